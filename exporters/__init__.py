@@ -1,0 +1,1 @@
+"""Sinks for what router and connector observe: Prometheus, JSONL, OpenTelemetry."""

@@ -1,0 +1,90 @@
+"""A JSONL file that never makes its writer wait."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path  # noqa: TC003 - public signatures are resolved at run time by docs and tests
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvdiag.events import KvEvent, TurnRecord
+
+QUEUE_LIMIT: Final = 10_000
+_CLOSE: Final = object()
+
+
+class JsonlSink:
+    """Appends records to a file from a thread of its own.
+
+    A full queue, a full disk or a path that cannot be opened drops the record and calls `on_drop`; nothing is raised.
+    The file is rotated to `<path>.1`, `.2`, ... (1 is the newest) when it grows past `max_bytes`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_drop: Callable[[], None],
+        max_bytes: int = 64 << 20,
+        keep: int = 4,
+        queue_limit: int = QUEUE_LIMIT,
+    ) -> None:
+        self.path = path
+        self._on_drop = on_drop
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._queue: queue.Queue[object] = queue.Queue(queue_limit)
+        self._thread = threading.Thread(target=self._run, name="kvdiag-jsonl", daemon=True)
+        self._thread.start()
+
+    def write(self, record: TurnRecord | KvEvent) -> None:
+        """Queue a record; never blocks, never raises."""
+        try:
+            self._queue.put_nowait(record)
+        except queue.Full:
+            self._on_drop()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Write what is queued, then stop the thread."""
+        self._queue.put(_CLOSE)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        encoder = msgspec.json.Encoder()
+        while True:
+            batch = [self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            closing = _CLOSE in batch
+            records = [item for item in batch if item is not _CLOSE]
+            try:
+                self._append(b"".join(encoder.encode(record) + b"\n" for record in records))
+            except OSError:
+                for _ in records:
+                    self._on_drop()
+            if closing:
+                return
+
+    def _append(self, data: bytes) -> None:
+        if not data:
+            return
+        with self.path.open("ab") as file:
+            file.write(data)
+            full = file.tell() > self._max_bytes
+        if full:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        for number in range(self._keep - 1, 0, -1):
+            older = self._numbered(number)
+            if older.exists():
+                older.rename(self._numbered(number + 1))
+        self.path.rename(self._numbered(1))
+
+    def _numbered(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")

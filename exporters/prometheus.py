@@ -1,0 +1,68 @@
+"""Prometheus metrics built from the catalogue."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, TypeVar
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from kvdiag.catalogue import METRICS, Emitter, Metric
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_Family = TypeVar("_Family", Counter, Gauge, Histogram)
+
+
+class Metrics:
+    """The metrics of one emitter, registered once, children pre-created so that rates start at 0.
+
+    Look a metric up once and keep the child that `counter`, `gauge` or `histogram` returns: the look-up costs
+    more than the increment.
+    """
+
+    def __init__(
+        self, emitter: Emitter, registry: CollectorRegistry, *, constant: dict[str, str] | None = None
+    ) -> None:
+        self._constant = constant or {}
+        self._families: dict[str, Counter | Gauge | Histogram] = {
+            metric.name: self._family(metric, registry) for metric in METRICS.values() if emitter in metric.emitter
+        }
+        for name, family in self._families.items():
+            for row in _rows(METRICS[name]):
+                family.labels(*self._constant.values(), *row)
+
+    def _family(self, metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+        labels = (*self._constant, *metric.labels)
+        if metric.type == "counter":
+            return Counter(metric.name, metric.help, labels, registry=registry)
+        if metric.type == "histogram":
+            return Histogram(metric.name, metric.help, labels, registry=registry, buckets=metric.buckets)
+        return Gauge(metric.name, metric.help, labels, registry=registry, multiprocess_mode=metric.multiprocess_mode)
+
+    def counter(self, name: str, *labels: str) -> Counter:
+        """Return the child of a counter for these label values."""
+        return self._child(name, Counter, labels)
+
+    def gauge(self, name: str, *labels: str) -> Gauge:
+        """Return the child of a gauge for these label values."""
+        return self._child(name, Gauge, labels)
+
+    def histogram(self, name: str, *labels: str) -> Histogram:
+        """Return the child of a histogram for these label values."""
+        return self._child(name, Histogram, labels)
+
+    def _child(self, name: str, kind: type[_Family], labels: tuple[str, ...]) -> _Family:
+        family = self._families[name]
+        if not isinstance(family, kind):
+            raise TypeError(f"{name} is a {type(family).__name__}, not a {kind.__name__}")
+        values = (*self._constant.values(), *labels)
+        return family.labels(*values) if values else family
+
+
+def _rows(metric: Metric) -> tuple[tuple[str, ...], ...]:
+    if metric.label_rows:
+        return metric.label_rows
+    values = [v for v in metric.labels.values() if v is not None]
+    return tuple(itertools.product(*values)) if values and len(values) == len(metric.labels) else ()

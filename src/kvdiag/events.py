@@ -1,0 +1,98 @@
+"""The two record schemas that everything else reads and writes.
+
+`TurnRecord` is one line of the router's turn log (`kvdiag.turn/1`), `KvEvent` one line of the
+connector's event log (`kvdiag.kv/1`). Readers accept unknown fields and older minor versions.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Final, Literal
+
+import msgspec
+
+from kvdiag.causes import Direction  # noqa: TC001 - msgspec resolves annotations at run time
+
+TURN_SCHEMA: Final = "kvdiag.turn/1"
+KV_SCHEMA: Final = "kvdiag.kv/1"
+REPORT_SCHEMA: Final = "kvdiag.report/1"
+
+Role = Literal["prefill", "decode"]
+EventKind = Literal["match", "transfer", "retain", "release", "decline", "failure"]
+TurnBucket = Literal["1", "2-4", "5-9", "10+"]
+TURN_BUCKETS: Final[tuple[TurnBucket, ...]] = ("1", "2-4", "5-9", "10+")
+
+
+def utc_now() -> str:
+    """Return the time as RFC 3339, UTC, with milliseconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def turn_bucket(turn: int) -> TurnBucket:
+    """Return the bounded label value for a turn number (from 1)."""
+    if turn <= 1:
+        return "1"
+    if turn <= 4:
+        return "2-4"
+    return "5-9" if turn <= 9 else "10+"
+
+
+class TurnRecord(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """One request of a conversation, as the router saw it. Times are seconds, tokens are counts."""
+
+    schema: str = TURN_SCHEMA
+    ts: str
+    """When the turn ended."""
+    request_id: str
+    conversation: str | None
+    """Keyed hash, or None where the client sent nothing that identifies a conversation."""
+    turn: int
+    model: str | None = None
+    stream: bool = False
+    prefill: str | None = None
+    decode: str | None = None
+    lookup: str | None = None
+    """Why there was or was not a handle: "hit" or a cause's detail."""
+    handle_age_s: float | None = None
+    gap_s: float | None = None
+    """Since the previous turn of this conversation ended."""
+    prompt_tokens: int | None = None
+    local_tokens: int | None = None
+    remote_tokens: int | None = None
+    computed_tokens: int | None = None
+    lost_tokens: int | None = None
+    """Held on decode, recomputed all the same."""
+    prefill_s: float | None = None
+    ttft_s: float | None = None
+    total_s: float | None = None
+    retries: int = 0
+    status: int
+    cause: str | None = None
+    detail: str | None = None
+
+
+class KvEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One observed fact about a request's KV blocks, from the connector."""
+
+    schema: str = KV_SCHEMA
+    ts: str
+    request_id: str
+    """The engine's own id, with the suffix that it appended."""
+    role: Role
+    engine_id: str
+    kind: EventKind
+    direction: Direction | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    post_seconds: float | None = None
+    descriptors: int | None = None
+    tokens: int | None = None
+    blocks: int | None = None
+    cause: str | None = None
+    detail: str | None = None
+    conversation: str | None = None
+    turn: int | None = None
+    remote_request_id: str | None = None
+    local_tokens: int | None = None
+    prompt_tokens: int | None = None
+    lost_tokens: int | None = None
