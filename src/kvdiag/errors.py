@@ -14,6 +14,7 @@ class ExitCode(IntEnum):
     INCONCLUSIVE = 3
     UNAVAILABLE = 4
     INTERNAL = 70
+    INTERRUPTED = 130
 
 
 class KvdiagError(Exception):

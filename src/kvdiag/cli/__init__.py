@@ -1,0 +1,95 @@
+"""The `kvdiag` command. Each verb lives in a module of its own, imported only when it runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kvdiag import __version__
+from kvdiag.errors import ExitCode, KvdiagError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERBS: Final[dict[str, str]] = {
+    "classify": "Say which turns were slow or not reused, and why, from logs.",
+    "demo": "Run a real prefill/decode pair on CPU and classify its own logs.",
+    "router": "Serve as the stateful prefill/decode router.",
+}
+"""Every verb with its one-line help; `kvdiag.cli.<verb>:command` is what runs."""
+
+
+class _Verbs(click.Group):
+    """Lists verbs without importing them: start-up must stay below 0.3 s."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"kvdiag.cli.{cmd_name}")
+        command = module.command
+        assert isinstance(command, click.Command)  # noqa: S101 - a verb without `command` is our own mistake
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kvdiag")
+def cli() -> None:
+    """Find out why agents' turns were slow on disaggregated vLLM."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command and exit with a code of `ExitCode`; a crash exits 70, never as a finding."""
+    sys.exit(_run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        result = cli.main(argv, prog_name="kvdiag", standalone_mode=False)
+    except KvdiagError as error:
+        return _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.UNUSABLE
+    except click.exceptions.Exit as request:
+        return request.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output went away (a pager, `head`): nothing is wrong, and nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.CLEAR
+    except Exception as error:  # noqa: BLE001 - the last line of defence, so that a crash has its own exit code
+        return _crash(error)
+    return result if isinstance(result, int) else ExitCode.CLEAR
+
+
+def _fail(message: str, code: ExitCode) -> int:
+    click.echo(f"kvdiag: {message}", err=True)
+    return code
+
+
+def _crash(error: Exception) -> int:
+    if os.environ.get("KVDIAG_DEBUG"):
+        traceback.print_exception(error)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(where.filename).name}:{where.lineno}"
+    return _fail(
+        f"internal error: {type(error).__name__}: {error} ({place}); please report it, KVDIAG_DEBUG=1 shows more",
+        ExitCode.INTERNAL,
+    )

@@ -1,0 +1,1 @@
+"""Logs in, causes out: readers turn bytes into events, rules turn events into a report."""

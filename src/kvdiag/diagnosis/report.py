@@ -1,0 +1,135 @@
+"""The report (`kvdiag.report/1`): what `kvdiag classify` found, in the shape that every renderer reads."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvdiag.causes import Confidence  # noqa: TC001 - msgspec resolves annotations at run time
+from kvdiag.events import REPORT_SCHEMA
+
+
+class InputSummary(msgspec.Struct, kw_only=True):
+    """One file, as it was read. `kind` names the format, `role` who wrote it (None where nothing tells)."""
+
+    path: str
+    kind: str
+    role: str | None = None
+    lines: int = 0
+    recognised: int = 0
+    skipped: int = 0
+    from_: str | None = msgspec.field(default=None, name="from")
+    to: str | None = None
+    problem: str | None = None
+    """Why the file could not be used, in one line."""
+
+
+class Window(msgspec.Struct, kw_only=True):
+    """The time that the inputs cover, RFC 3339; without a zone where no input names one."""
+
+    from_: str | None = msgspec.field(default=None, name="from")
+    to: str | None = None
+
+
+class TurnCounts(msgspec.Struct, kw_only=True):
+    """How many turns were seen."""
+
+    total: int = 0
+    first: int = 0
+    later: int = 0
+    reused: int = 0
+    slow: int = 0
+
+
+class Evidence(msgspec.Struct, kw_only=True):
+    """A line that supports a finding; `line` counts from 1, `text` is neutralised and cut."""
+
+    path: str
+    line: int
+    text: str
+
+
+class Finding(msgspec.Struct, kw_only=True):
+    """One cause, with what it cost and what to change."""
+
+    cause: str
+    detail: str | None = None
+    confidence: Confidence
+    turns: int
+    slow_turns: int = 0
+    lost_tokens: int | None = None
+    lost_seconds: float | None = None
+    evidence: list[Evidence] = msgspec.field(default_factory=list)
+    next_step: str = ""
+    runbook: str = ""
+
+
+class NotEvaluated(msgspec.Struct, kw_only=True):
+    """A rule that could not be judged, and the input that it needs."""
+
+    rule: str
+    needs: str
+
+
+class Verdict(msgspec.Struct, kw_only=True):
+    """The answer in one line. `cause` may also be `healthy` or `inconclusive`."""
+
+    cause: str
+    detail: str | None = None
+    confidence: Confidence
+    summary: str
+
+
+class LatencySplit(msgspec.Struct, kw_only=True):
+    """Where a turn's time to first token went, seconds; None where no input tells."""
+
+    router: float | None = None
+    prefill_queue: float | None = None
+    read: float | None = None
+    prefill_compute: float | None = None
+    handoff: float | None = None
+    decode_first_token: float | None = None
+
+
+class TurnReport(msgspec.Struct, kw_only=True):
+    """One turn. Times are seconds, tokens are counts, None where no input tells."""
+
+    request_id: str
+    conversation: str | None = None
+    turn: int | None = None
+    ts: str | None = None
+    prefill: str | None = None
+    decode: str | None = None
+    cause: str
+    detail: str | None = None
+    confidence: Confidence
+    slow: bool = False
+    status: int | None = None
+    stream: bool | None = None
+    prompt_tokens: int | None = None
+    local_tokens: int | None = None
+    remote_tokens: int | None = None
+    computed_tokens: int | None = None
+    lost_tokens: int | None = None
+    lost_seconds: float | None = None
+    handle_age_s: float | None = None
+    gap_s: float | None = None
+    prefill_s: float | None = None
+    ttft_s: float | None = None
+    total_s: float | None = None
+    transfer_bytes: int | None = None
+    transfer_s: float | None = None
+    split: LatencySplit | None = None
+    evidence: list[Evidence] = msgspec.field(default_factory=list)
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """Everything that one run of `classify` has to say."""
+
+    schema: str = REPORT_SCHEMA
+    verdict: Verdict
+    window: Window
+    turns: TurnCounts
+    findings: list[Finding]
+    not_evaluated: list[NotEvaluated]
+    inputs: list[InputSummary]
+    per_turn: list[TurnReport] | None = None
