@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from kvdiag.causes import DIRECTIONS, label_pairs
-from kvdiag.events import TURN_BUCKETS
+from kvdiag.causes import DIRECTIONS, OUTCOMES, label_pairs
+from kvdiag.events import PROMPT_BUCKETS, TURN_BUCKETS
 
 MetricType = Literal["counter", "gauge", "histogram", "info"]
 Emitter = Literal["connector", "router"]
@@ -79,6 +79,9 @@ class Metric:
 
 _CAUSES: Final = tuple(dict.fromkeys(cause for cause, _ in label_pairs()))
 _CAUSE_DETAIL_TURN: Final = tuple((c, d, t) for c, d in label_pairs() for t in TURN_BUCKETS)
+_ARMS: Final = ("reuse", "holdout")
+# Only how a well-working turn ends: every cause would be 4,000 series a router, most of them empty for ever.
+_TTFT_ROWS: Final = tuple((c, t, a) for c in sorted(OUTCOMES) for t in TURN_BUCKETS for a in _ARMS)
 
 _TABLE: Final = (
     Metric(
@@ -95,7 +98,17 @@ _TABLE: Final = (
         "histogram",
         "Time from request to first token, as the router measured it.",
         ("router",),
-        {"cause": _CAUSES, "turn": TURN_BUCKETS, "arm": ("reuse", "holdout")},
+        {"cause": _CAUSES, "turn": TURN_BUCKETS, "arm": _ARMS},
+        _TTFT_ROWS,
+        buckets=TTFT_BUCKETS,
+        unit="seconds",
+    ),
+    Metric(
+        "kvdiag_turn_ttft_by_prompt_seconds",
+        "histogram",
+        "Time to first token of later turns by prompt length, reuse and arm of the experiment.",
+        ("router",),
+        {"prompt": PROMPT_BUCKETS, "reused": ("yes", "no"), "arm": _ARMS},
         buckets=TTFT_BUCKETS,
         unit="seconds",
     ),
@@ -159,11 +172,53 @@ _TABLE: Final = (
         unit="seconds",
     ),
     Metric(
+        "kvdiag_transfer_post_seconds",
+        "histogram",
+        "NIXL time to post a transfer, before any byte moves, per request.",
+        ("connector",),
+        {"direction": DIRECTIONS},
+        buckets=TRANSFER_BUCKETS,
+        unit="seconds",
+    ),
+    Metric(
+        "kvdiag_transfer_descriptors_total",
+        "counter",
+        "NIXL descriptors (separate memory regions) read by this engine.",
+        ("connector",),
+        {"direction": DIRECTIONS},
+    ),
+    Metric(
         "kvdiag_transfer_failures_total",
         "counter",
         "Transfers that NIXL reported as failed.",
         ("connector",),
         {"direction": DIRECTIONS},
+    ),
+    *(
+        Metric(
+            f"kvdiag_peer_{name}_total",
+            "counter",
+            f"{help_text} by the engine at the other end (host:port of its side channel).",
+            ("connector",),
+            {"direction": DIRECTIONS, "peer": None},
+            unit=unit,
+            bound="the engines that this engine has talked to; the connector folds more than 64 into peer=other",
+        )
+        for name, unit, help_text in (
+            ("transfers", "", "Transfers finished"),
+            ("transfer_bytes", "bytes", "Bytes read"),
+            ("transfer_seconds", "seconds", "NIXL transfer time"),
+            ("transfer_failures", "", "Transfers failed"),
+        )
+    ),
+    Metric(
+        "kvdiag_connector_faults_total",
+        "counter",
+        "Faults that the connector itself saw, by cause: reads after release, lapsed leases, declined and failed reads.",
+        ("connector",),
+        {"cause": None, "detail": None},
+        label_pairs(),
+        bound="the causes table",
     ),
     Metric(
         "kvdiag_retained_requests",
@@ -190,6 +245,13 @@ _TABLE: Final = (
         unit="seconds",
     ),
     Metric("kvdiag_router_handles", "gauge", "Handles that the router holds.", ("router",)),
+    Metric(
+        "kvdiag_router_store_up",
+        "gauge",
+        "1 while the handle store answers, 0 while the router serves without reuse.",
+        ("router",),
+        multiprocess_mode="livemostrecent",
+    ),
     Metric(
         "kvdiag_router_lookups_total",
         "counter",

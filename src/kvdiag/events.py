@@ -21,6 +21,8 @@ Role = Literal["prefill", "decode"]
 EventKind = Literal["match", "transfer", "retain", "release", "decline", "failure"]
 TurnBucket = Literal["1", "2-4", "5-9", "10+"]
 TURN_BUCKETS: Final[tuple[TurnBucket, ...]] = ("1", "2-4", "5-9", "10+")
+PromptBucket = Literal["<1k", "1k-4k", "4k-16k", "16k-64k", "64k+"]
+PROMPT_BUCKETS: Final[tuple[PromptBucket, ...]] = ("<1k", "1k-4k", "4k-16k", "16k-64k", "64k+")
 
 
 def utc_now() -> str:
@@ -35,6 +37,14 @@ def turn_bucket(turn: int) -> TurnBucket:
     if turn <= 4:
         return "2-4"
     return "5-9" if turn <= 9 else "10+"
+
+
+def prompt_bucket(tokens: int) -> PromptBucket:
+    """Return the bounded label value for a prompt length in tokens (k = 1024)."""
+    for bucket, limit in zip(PROMPT_BUCKETS, (1024, 4096, 16384, 65536), strict=False):
+        if tokens < limit:
+            return bucket
+    return "64k+"
 
 
 class TurnRecord(msgspec.Struct, kw_only=True, omit_defaults=False):
@@ -93,6 +103,8 @@ class KvEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     conversation: str | None = None
     turn: int | None = None
     remote_request_id: str | None = None
+    peer: str | None = None
+    """host:port of the other engine's side channel."""
     local_tokens: int | None = None
     prompt_tokens: int | None = None
     lost_tokens: int | None = None
