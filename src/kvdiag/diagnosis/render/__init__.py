@@ -1,0 +1,34 @@
+"""A report in, text out: one module per output, all with the signature `render(report, style) -> str`."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+if TYPE_CHECKING:
+    from kvdiag.diagnosis.report import Report
+
+Format = Literal["terminal", "json", "jsonl", "markdown", "html"]
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How to show a report. None means as standard output is (a terminal or not, NO_COLOR, its width)."""
+
+    turns: bool = False
+    color: bool | None = None
+    width: int | None = None
+
+
+def render(report: Report, format: Format, *, turns: bool = False, color: bool | None = None, width: int | None = None) -> str:  # noqa: A002 - the option's own name
+    """Return the report as text in one of `FORMATS`, ending in a line feed.
+
+    `turns` adds the table of turns, `color` and `width` (columns) matter to the terminal only. Imports no more than
+    the format needs.
+    """
+    output = importlib.import_module(f"kvdiag.diagnosis.render.{format}")
+    text = output.render(report, Style(turns=turns, color=color, width=width))
+    assert isinstance(text, str)  # noqa: S101 - every output module has the signature above
+    return text

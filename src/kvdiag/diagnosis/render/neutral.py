@@ -1,0 +1,39 @@
+"""Text from logs made harmless for terminals: whoever writes a log must not drive the reader's screen."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_HOSTILE: Final = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: escape sequences start here
+    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"  # invisible, line separators, direction overrides
+    "\ufff9-\ufffb\U000e0000-\U000e007f"  # annotation and tag characters
+    "\ud800-\udfff"  # lone surrogates cannot be written as UTF-8
+    "]"
+)
+
+
+def neutral(text: str) -> str:
+    r"""Return `text` with every control, direction-changing or invisible character spelled out (`\x1b`)."""
+    return _HOSTILE.sub(_spelled, text)
+
+
+def neutral_json(text: str) -> str:
+    """Return JSON text with the same characters as JSON escapes; the parsed value stays what it was."""
+    return _HOSTILE.sub(_json_escape, text)
+
+
+def _spelled(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    if match[0] == "\n":  # between JSON values; inside strings it is escaped already
+        return "\n"
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -1,0 +1,145 @@
+"""How numbers and names read, the same in every human-readable output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.causes import CAUSES
+from kvdiag.diagnosis.render.neutral import neutral
+
+if TYPE_CHECKING:
+    from kvdiag.diagnosis.report import Evidence, Finding, InputSummary, Report, TurnCounts, TurnReport, Verdict, Window
+
+UNKNOWN: Final = "?"
+"""Stands for a figure that no input tells; never confused with 0."""
+
+
+def cause_name(cause: str, detail: str | None) -> str:
+    """Return `cause/detail`, neutral."""
+    return neutral(f"{cause}/{detail}" if detail else cause)
+
+
+def meaning(cause: str, detail: str | None) -> str:
+    """Return what the cause means, with the meaning of its detail where it has one."""
+    known = CAUSES.get(cause)
+    if known is None:
+        return ""
+    more = known.details.get(detail or "")
+    return f"{known.meaning}: {more}" if more else known.meaning
+
+
+def count(value: int | None) -> str:
+    """Return a count with thousands separated."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration in the unit that reads best."""
+    if value is None:
+        return UNKNOWN
+    if value == 0:
+        return "0 s"
+    if abs(value) < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.3g} s" if abs(value) < 1000 else f"{value:,.0f} s"
+
+
+def size(value: float | None) -> str:
+    """Return a number of bytes in binary units."""
+    if value is None:
+        return UNKNOWN
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:,.3g} TiB"
+
+
+def place(evidence: Evidence) -> str:
+    """Return `file:line`, neutral."""
+    return neutral(f"{evidence.path}:{evidence.line}")
+
+
+def first_place(finding: Finding | TurnReport) -> str:
+    """Return the place of the first evidence, and how many more there are."""
+    if not finding.evidence:
+        return "-"
+    more = len(finding.evidence) - 1
+    return place(finding.evidence[0]) + (f" (+{more})" if more else "")
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """Return the answer in one line."""
+    return f"{cause_name(verdict.cause, verdict.detail)} ({verdict.confidence}): {neutral(verdict.summary)}"
+
+
+def turns_line(turns: TurnCounts) -> str:
+    """Return how many turns were seen, in one line."""
+    return f"{count(turns.total)} turns: {count(turns.first)} first, {count(turns.later)} later, {count(turns.reused)} reused, {count(turns.slow)} slow"
+
+
+def window_line(window: Window) -> str:
+    """Return the time covered, or nothing where no input tells."""
+    if not window.from_ and not window.to:
+        return ""
+    return neutral(f"{window.from_ or UNKNOWN} to {window.to or UNKNOWN}")
+
+
+def input_line(source: InputSummary) -> str:
+    """Return one file as it was read, in one line."""
+    if source.problem:
+        return neutral(f"{source.path}: {source.problem}")
+    role = f", {source.role}" if source.role else ""
+    return neutral(f"{source.path}: {source.kind}{role}, {count(source.recognised)} of {count(source.lines)} lines recognised")
+
+
+def turn_cells(turn: TurnReport) -> tuple[str, ...]:
+    """Return one turn as the cells of `TURN_HEADINGS`."""
+    return (
+        neutral(turn.ts or UNKNOWN),
+        neutral(turn.conversation or UNKNOWN),
+        count(turn.turn),
+        neutral(turn.request_id),
+        cause_name(turn.cause, turn.detail),
+        turn.confidence,
+        "slow" if turn.slow else "",
+        seconds(turn.ttft_s),
+        count(turn.prompt_tokens),
+        count(turn.lost_tokens),
+        first_place(turn),
+    )
+
+
+TURN_HEADINGS: Final = (
+    "Ended",
+    "Conversation",
+    "Turn",
+    "Request",
+    "Cause",
+    "Confidence",
+    "Slow",
+    "TTFT",
+    "Prompt",
+    "Lost",
+    "Evidence",
+)
+FINDING_HEADINGS: Final = ("Cause", "Confidence", "Turns", "Slow", "Lost tokens", "Lost time", "Evidence")
+NUMERIC: Final = frozenset({"Turn", "Turns", "Slow", "Lost tokens", "Lost time", "TTFT", "Prompt", "Lost"})
+
+
+def finding_cells(finding: Finding) -> tuple[str, ...]:
+    """Return one finding as the cells of `FINDING_HEADINGS`."""
+    return (
+        cause_name(finding.cause, finding.detail),
+        finding.confidence,
+        count(finding.turns),
+        count(finding.slow_turns),
+        count(finding.lost_tokens),
+        seconds(finding.lost_seconds),
+        first_place(finding),
+    )
+
+
+def unusable(report: Report) -> list[InputSummary]:
+    """Return the inputs that could not be used."""
+    return [source for source in report.inputs if source.problem]
