@@ -22,13 +22,16 @@ class Style:
     width: int | None = None
 
 
-def render(report: Report, format: Format, *, turns: bool = False, color: bool | None = None, width: int | None = None) -> str:  # noqa: A002 - the option's own name
+def render(
+    report: Report, output: Format, *, turns: bool = False, color: bool | None = None, width: int | None = None
+) -> str:
     """Return the report as text in one of `FORMATS`, ending in a line feed.
 
     `turns` adds the table of turns, `color` and `width` (columns) matter to the terminal only. Imports no more than
     the format needs.
     """
-    output = importlib.import_module(f"kvdiag.diagnosis.render.{format}")
-    text = output.render(report, Style(turns=turns, color=color, width=width))
+    text = importlib.import_module(f"kvdiag.diagnosis.render.{output}").render(
+        report, Style(turns=turns, color=color, width=width)
+    )
     assert isinstance(text, str)  # noqa: S101 - every output module has the signature above
     return text

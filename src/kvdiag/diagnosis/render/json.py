@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,4 +17,12 @@ if TYPE_CHECKING:
 def render(report: Report, style: Style) -> str:
     """Return the report as indented JSON; `per_turn` only when turns are asked for."""
     shown = report if style.turns else msgspec.structs.replace(report, per_turn=None)
-    return neutral_json(msgspec.json.format(msgspec.json.encode(shown)).decode()) + "\n"
+    return neutral_json(msgspec.json.format(encoded(shown)).decode()) + "\n"
+
+
+def encoded(value: object) -> bytes:
+    """Return `value` as compact JSON, also where a file name is not valid UTF-8."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode(errors="replace")

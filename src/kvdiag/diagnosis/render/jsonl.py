@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kvdiag.diagnosis.render.json import encoded
 from kvdiag.diagnosis.render.neutral import neutral_json
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def render(report: Report, style: Style) -> str:
     """Return verdict, window, turn counts, findings, rules not evaluated, inputs and, when asked for, turns."""
-    lines = (msgspec.json.encode({"schema": report.schema, "record": kind} | fields) for kind, fields in _records(report, style))
+    lines = (encoded({"schema": report.schema, "record": kind} | fields) for kind, fields in _records(report, style))
     return neutral_json("".join(line.decode() + "\n" for line in lines))
 
 

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kvdiag.diagnosis.render import Style
-    from kvdiag.diagnosis.report import Finding, Report
+    from kvdiag.diagnosis.report import Finding, Report, TurnReport
 
-_PIPED_WIDTH: Final = 160
+_PIPED_WIDTH: Final = 4096
+"""Piped output is for grep: one row, one line."""
+_NARROW: Final = 140
+_LEFT_OUT_WHEN_NARROW: Final = frozenset({"Confidence", "Prompt", "Request"})
 _EVIDENCE_SHOWN: Final = 3
 _VERDICT_STYLES: Final = {"healthy": "bold green", "inconclusive": "bold yellow"}
 
@@ -42,30 +45,42 @@ def render(report: Report, style: Style) -> str:
         legacy_windows=False,
     )
     with console.capture() as captured:
-        console.print(Group(*_parts(report, turns=style.turns)))
+        console.print(Group(*_parts(report)))
+        if style.turns and report.per_turn:
+            console.print(_turn_table(report.per_turn, narrow=console.width < _NARROW))
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
-def _parts(report: Report, *, turns: bool) -> Iterable[RenderableType]:
+def _parts(report: Report) -> Iterable[RenderableType]:
     verdict = report.verdict
     yield Text(wording.verdict_line(verdict), style=_VERDICT_STYLES.get(verdict.cause, "bold red"))
-    yield Text(" | ".join(filter(None, (wording.turns_line(report.turns), wording.window_line(report.window)))), style="dim")
+    yield Text(
+        " | ".join(filter(None, (wording.turns_line(report.turns), wording.window_line(report.window)))), style="dim"
+    )
     if report.findings:
         yield _table(wording.FINDING_HEADINGS, map(wording.finding_cells, report.findings))
         yield from map(_finding, report.findings)
-    yield from _listed("Not judged, for want of input:", [f"{rule.rule}: needs {rule.needs}" for rule in report.not_evaluated])
+    yield from _listed(
+        "Not judged, for want of input:", [f"{rule.rule}: needs {rule.needs}" for rule in report.not_evaluated]
+    )
     yield from _listed("Inputs:", [wording.input_line(source) for source in report.inputs])
-    if turns and report.per_turn:
-        yield _table(wording.TURN_HEADINGS, map(wording.turn_cells, report.per_turn))
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for heading in headings:
-        table.add_column(heading, justify="right" if heading in wording.NUMERIC else "left", overflow="fold")
+        numeric = heading in wording.NUMERIC
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
+
+
+def _turn_table(turns: Sequence[TurnReport], *, narrow: bool) -> Table:
+    left_out = _LEFT_OUT_WHEN_NARROW if narrow else frozenset()
+    kept = [at for at, heading in enumerate(wording.TURN_HEADINGS) if heading not in left_out]
+    rows = map(wording.turn_cells, turns)
+    return _table([wording.TURN_HEADINGS[at] for at in kept], ([row[at] for at in kept] for row in rows))
 
 
 def _finding(finding: Finding) -> Group:

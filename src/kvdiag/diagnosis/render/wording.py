@@ -90,7 +90,9 @@ def input_line(source: InputSummary) -> str:
     if source.problem:
         return neutral(f"{source.path}: {source.problem}")
     role = f", {source.role}" if source.role else ""
-    return neutral(f"{source.path}: {source.kind}{role}, {count(source.recognised)} of {count(source.lines)} lines recognised")
+    return neutral(
+        f"{source.path}: {source.kind}{role}, {count(source.recognised)} of {count(source.lines)} lines recognised"
+    )
 
 
 def turn_cells(turn: TurnReport) -> tuple[str, ...]:
