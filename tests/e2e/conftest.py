@@ -1,0 +1,52 @@
+"""The real pair, started once for all tests that can share it: a start costs about a minute."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
+from kvdiag.localstack.agent import Agent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DECODE_TTL_S = 20
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """Prefill without a prefix cache, so that reuse has to come from decode; a router whose TTL is too long."""
+    options = StackOptions(
+        prefill=EngineOptions(prefix_caching=False, decode_ttl_s=DECODE_TTL_S),
+        decode=EngineOptions(decode_ttl_s=DECODE_TTL_S),
+        router_arguments=("--handle-ttl", "120", "--no-derived-identity"),
+        prometheus=True,
+    )
+    with LocalStack(_folder(tmp_path_factory), options) as running:
+        warm_up(running)
+        yield running
+
+
+def warm_up(stack: LocalStack) -> None:
+    """Let each engine compile its kernels on one discarded conversation, so that no test meets them."""
+    assert stack.router is not None
+    agent = Agent(stack.router.port, "warm-up")
+    for _ in range(3):
+        agent.say("warm up the engines with a prompt that spans some blocks; " * 20)
+
+
+def _folder(factory: pytest.TempPathFactory) -> Path:
+    """Return where the stack writes its logs; KVDIAG_E2E_LOGS keeps them after the run."""
+    kept = os.environ.get("KVDIAG_E2E_LOGS")
+    return Path(kept) if kept else factory.mktemp("stack")

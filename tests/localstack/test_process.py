@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvdiag.errors import InputError, UnavailableError
+from kvdiag.localstack.process import HOST, Service, free_port
+
+
+def web_server(folder: Path, port: int) -> Service:
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", HOST, "--directory", str(folder)]
+    return Service("web", command, folder / "web.log", port, health_path="/")
+
+
+def script(folder: Path, source: str) -> Service:
+    return Service("script", [sys.executable, "-c", source], folder / "script.log", free_port())
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+
+
+def test_a_healthy_service_answers_and_stops(tmp_path: Path) -> None:
+    service = web_server(tmp_path, free_port())
+    service.start()
+    service.wait_healthy(20)
+    pid = service.pid
+    assert pid is not None
+    service.stop()
+    assert not alive(pid)
+    assert service.pid is None
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} for web is taken"):
+            web_server(tmp_path, port).start()
+
+
+def test_a_service_that_ends_early_names_its_log_and_last_error(tmp_path: Path) -> None:
+    service = script(tmp_path, "raise ValueError('no such flag')")
+    service.start()
+    with pytest.raises(UnavailableError, match=r"code 1: ValueError: no such flag; read .*script\.log"):
+        service.wait_healthy(20)
+
+
+def test_a_service_that_never_answers_times_out_and_reports_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvdiag.localstack.process._PROGRESS_EVERY_S", 0.1)
+    said: list[str] = []
+    service = script(tmp_path, "import time; time.sleep(60)")
+    service.start()
+    try:
+        with pytest.raises(UnavailableError, match=r"was not healthy within 1 s; read .*script\.log"):
+            service.wait_healthy(1, said.append)
+    finally:
+        service.stop()
+    assert "waiting for script" in said[0]
+
+
+def test_stop_ends_what_the_service_started_too(tmp_path: Path) -> None:
+    child = tmp_path / "child.pid"
+    source = (
+        "import subprocess, sys, time, pathlib\n"
+        "c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"pathlib.Path({str(child)!r}).write_text(str(c.pid))\n"
+        "time.sleep(60)"
+    )
+    service = script(tmp_path, source)
+    service.start()
+    deadline = time.monotonic() + 20
+    while not (child.exists() and child.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    pid = int(child.read_text())
+    service.stop()
+    assert not alive(pid)
