@@ -122,6 +122,17 @@ class TurnReport(msgspec.Struct, kw_only=True):
     evidence: list[Evidence] = msgspec.field(default_factory=list)
 
 
+class Settings(msgspec.Struct, kw_only=True):
+    """Settings that the inputs state, under their own names; None where no input tells."""
+
+    decoder_kv_blocks_ttl: float | None = None
+    """Seconds."""
+    kv_recompute_threshold: int | None = None
+    """Tokens."""
+    router_handle_ttl: float | None = None
+    """Seconds."""
+
+
 class Report(msgspec.Struct, kw_only=True):
     """Everything that one run of `classify` has to say."""
 
@@ -132,4 +143,5 @@ class Report(msgspec.Struct, kw_only=True):
     findings: list[Finding]
     not_evaluated: list[NotEvaluated]
     inputs: list[InputSummary]
+    settings: Settings = msgspec.field(default_factory=Settings)
     per_turn: list[TurnReport] | None = None
