@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 VERBS: Final[dict[str, str]] = {
     "classify": "Say which turns were slow or not reused, and why, from logs.",
     "demo": "Run a real prefill/decode pair on CPU and classify its own logs.",
+    "runbook": "Print what to do about a cause.",
     "router": "Serve as the stateful prefill/decode router.",
 }
 """Every verb with its one-line help; `kvdiag.cli.<verb>:command` is what runs."""
