@@ -45,14 +45,14 @@ def seconds(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return a number of bytes in binary units."""
+    """Return a number of bytes in decimal units."""
     if value is None:
         return UNKNOWN
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 1000:
             return f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:,.3g} TiB"
+        value /= 1000
+    return f"{value:,.3g} TB"
 
 
 def place(evidence: Evidence) -> str:

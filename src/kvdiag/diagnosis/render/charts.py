@@ -1,0 +1,152 @@
+"""The four charts of the HTML report, each from the turns alone; None where the turns do not tell enough."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from kvdiag.causes import CAUSES, OUTCOMES
+from kvdiag.diagnosis.render import svg, wording
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvdiag.diagnosis.report import TurnReport
+
+DEFAULT_TTL_S: Final = 480.0
+"""vLLM's decoder_kv_blocks_ttl where nothing sets it."""
+_MOST_MARKS: Final = 3000
+_COLUMNS_PER_DECADE: Final = 4
+_Point = TypeVar("_Point")
+_COLORS: Final = {
+    "first_turn": "#9aa0a6",
+    "local_hit": "#56b4e9",
+    "remote_hit": "#009e73",
+    "below_threshold": "#0072b2",
+    "missing_metadata": "#e69f00",
+    "feature_off": "#b8860b",
+    "prefix_diverged": "#cc79a7",
+    "expired_remote_read": "#d55e00",
+    "expired_handoff": "#8c2d04",
+    "suspect_kv": "#e00000",
+    "peer_unreachable": "#7b3294",
+    "transfer_failed": "#a50026",
+    "slow_transfer": "#f0a202",
+    "queueing": "#6a51a3",
+    "kv_pressure": "#01665e",
+    "compute_bound": "#80cdc1",
+    "client": "#b3b3b3",
+    "upstream_error": "#c2185b",
+    "router_overhead": "#999933",
+    "unexplained": "#a65628",
+}
+
+
+def color(cause: str) -> str:
+    """Return the colour of a cause, the same in every chart."""
+    return _COLORS.get(cause, "#a65628")
+
+
+def causes_in(turns: Sequence[TurnReport]) -> list[str]:
+    """Return the causes that occur, in the order of the table of causes, strange ones last."""
+    seen = {turn.cause for turn in turns}
+    return [cause for cause in CAUSES if cause in seen] + sorted(seen - CAUSES.keys())
+
+
+def ttft_by_turn(turns: Sequence[TurnReport]) -> svg.Frame | None:
+    """Time to first token against the turn's number, one mark a turn."""
+    points = [(turn.turn, turn.ttft_s, turn) for turn in turns if turn.turn and turn.ttft_s]
+    if not points:
+        return None
+    x = svg.Scale(0.5, max(number for number, _, _ in points) + 0.5, _whole)
+    y = svg.logarithmic([ttft for _, ttft, _ in points], wording.seconds)
+    frame = svg.Frame("TTFT by turn and cause", x, y, x_title="turn of the conversation", y_title="TTFT")
+    for number, ttft, turn in _thinned(points):
+        frame.mark(number, ttft, _mark(turn), color(turn.cause), _tip(turn))
+    return frame
+
+
+def time_line(turns: Sequence[TurnReport]) -> svg.Frame | None:
+    """When each cause occurred, a lane a cause."""
+    points = [(at, turn) for turn in turns if (at := _epoch(turn.ts)) is not None]
+    if not points:
+        return None
+    lanes = causes_in([turn for _, turn in points])[::-1]
+    x = svg.time([at for at, _ in points])
+    frame = svg.Frame("Time line of causes", x, lanes, x_title="end of the turn")
+    for at, turn in _thinned(points):
+        frame.mark(at, lanes.index(turn.cause), "bar", color(turn.cause), _tip(turn))
+    return frame
+
+
+def gaps(turns: Sequence[TurnReport], ttl_s: float | None) -> svg.Frame | None:
+    """How long conversations paused between turns, stacked by cause, against the time decode keeps blocks."""
+    paused = [(turn.gap_s, turn.cause) for turn in turns if turn.gap_s and turn.gap_s > 0]
+    if not paused:
+        return None
+    limit = ttl_s or DEFAULT_TTL_S
+    counts: dict[int, dict[str, int]] = {}
+    for gap, cause in paused:
+        column = counts.setdefault(math.floor(math.log10(gap) * _COLUMNS_PER_DECADE), {})
+        column[cause] = column.get(cause, 0) + 1
+    x = svg.logarithmic(
+        [*(gap for gap, _ in paused), limit, _edge(min(counts)), _edge(max(counts) + 1)], wording.seconds
+    )
+    y = svg.linear([sum(column.values()) for column in counts.values()], _whole)
+    frame = svg.Frame("Gaps between turns against TTL", x, y, x_title="gap since the previous turn", y_title="turns")
+    for at, column in sorted(counts.items()):
+        _stack(frame, at, column)
+    frame.limit(limit, f"decode keeps blocks {wording.seconds(limit)}" + ("" if ttl_s else " (vLLM's default)"))
+    return frame
+
+
+def transfers(turns: Sequence[TurnReport]) -> svg.Frame | None:
+    """Transfer time against size, one mark a transfer."""
+    points = [(turn.transfer_bytes, turn.transfer_s, turn) for turn in turns if turn.transfer_bytes and turn.transfer_s]
+    if not points:
+        return None
+    x = svg.logarithmic([size for size, _, _ in points], wording.size)
+    y = svg.logarithmic([taken for _, taken, _ in points], wording.seconds)
+    frame = svg.Frame("Transfer time by size", x, y, x_title="bytes read", y_title="transfer time")
+    for size, taken, turn in _thinned(points):
+        frame.mark(size, taken, _mark(turn), color(turn.cause), _tip(turn))
+    return frame
+
+
+def _stack(frame: svg.Frame, at: int, column: dict[str, int]) -> None:
+    base = 0
+    for cause in sorted(column, key=list(_COLORS).index if column.keys() <= _COLORS.keys() else str):
+        top = base + column[cause]
+        frame.column(_edge(at), _edge(at + 1), base, top, color(cause), f"{cause}: {column[cause]} turns")
+        base = top
+
+
+def _edge(column: int) -> float:
+    return float(10 ** (column / _COLUMNS_PER_DECADE))
+
+
+def _thinned(points: Sequence[_Point]) -> Sequence[_Point]:
+    """Keep every n-th point, so that a page of a million turns still opens."""
+    return points[:: math.ceil(len(points) / _MOST_MARKS)]
+
+
+def _mark(turn: TurnReport) -> str:
+    return "circle" if turn.cause in OUTCOMES else "diamond"
+
+
+def _tip(turn: TurnReport) -> str:
+    where = f"{turn.conversation or 'no conversation'} turn {wording.count(turn.turn)}"
+    return f"{wording.cause_name(turn.cause, turn.detail)}, {where}, TTFT {wording.seconds(turn.ttft_s)}, {turn.request_id}"
+
+
+def _epoch(ts: str | None) -> float | None:
+    try:
+        at = datetime.datetime.fromisoformat(ts or "")
+    except ValueError:
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else ""

@@ -1,0 +1,71 @@
+"""Charts draw every turn that tells enough, and nothing where none does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kvdiag.causes import CAUSES
+from kvdiag.diagnosis.render import charts
+from kvdiag.diagnosis.report import TurnReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvdiag.diagnosis.render.svg import Frame
+    from kvdiag.diagnosis.report import Report
+
+
+def _gaps(turns: list[TurnReport]) -> Frame | None:
+    return charts.gaps(turns, 480)
+
+
+CHARTS = [charts.ttft_by_turn, charts.time_line, _gaps, charts.transfers]
+
+
+def _tips(frame: Frame | None) -> list[str]:
+    assert frame is not None
+    return [title.text or "" for title in frame.root.iter("title")]
+
+
+@pytest.mark.parametrize(("chart", "marks"), list(zip(CHARTS, [5, 5, 4, 2], strict=True)))
+def test_marks_every_turn_that_tells_enough(
+    report: Report, chart: Callable[[list[TurnReport]], Frame | None], marks: int
+) -> None:
+    assert len(_tips(chart(report.per_turn or []))) == marks
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_draws_nothing_without_figures(chart: Callable[[list[TurnReport]], Frame | None]) -> None:
+    bare = TurnReport(
+        request_id="r", cause="unexplained", confidence="possible", ts="not a time", gap_s=0, transfer_bytes=0
+    )
+    assert chart([bare]) is None
+    assert chart([]) is None
+
+
+def test_a_cause_that_no_table_knows_is_drawn(report: Report) -> None:
+    turns = report.per_turn or []
+    turns[1].cause = "brand_new"
+    assert charts.causes_in(turns)[-1] == "brand_new"
+    assert len(_tips(charts.gaps(turns, 480))) == 4
+    assert any("brand_new" in tip for tip in _tips(charts.time_line(turns)))
+
+
+def test_a_million_turns_stay_a_page_that_opens(report: Report) -> None:
+    turns = (report.per_turn or []) * 20_000
+    assert len(_tips(charts.ttft_by_turn(turns))) <= 3000
+
+
+@pytest.mark.parametrize(("ttl", "label"), [(None, "480 s (vLLM's default)"), (30.0, "keeps blocks 30 s")])
+def test_names_the_ttl_that_gaps_are_held_against(report: Report, ttl: float | None, label: str) -> None:
+    frame = charts.gaps(report.per_turn or [], ttl)
+    assert frame is not None
+    assert any(label in (text.text or "") for text in frame.root.iter("text"))
+
+
+def test_every_cause_has_a_colour_of_its_own() -> None:
+    colors = [charts.color(cause) for cause in CAUSES if cause != "unexplained"]
+    assert len(set(colors)) == len(colors)
+    assert charts.color("unexplained") not in colors
