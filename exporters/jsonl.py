@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import queue
 import threading
 from pathlib import Path  # noqa: TC003 - public signatures are resolved at run time by docs and tests
@@ -50,8 +52,11 @@ class JsonlSink:
             self._on_drop()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write what is queued, then stop the thread."""
-        self._queue.put(_CLOSE)
+        """Write what is queued, then stop the thread; gives up after `timeout` seconds, for each, on a disk that hangs."""
+        try:
+            self._queue.put(_CLOSE, timeout=timeout)
+        except queue.Full:
+            return
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -73,10 +78,12 @@ class JsonlSink:
     def _append(self, data: bytes) -> None:
         if not data:
             return
-        with self.path.open("ab") as file:
-            file.write(data)
-            full = file.tell() > self._max_bytes
-        if full:
+        with self.path.open("ab", buffering=0) as file:
+            start = file.tell()
+            if file.write(data) != len(data):
+                file.truncate(start)  # half a line would spoil the next one too
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if start + len(data) > self._max_bytes:
             self._rotate()
 
     def _rotate(self) -> None:
