@@ -19,10 +19,18 @@ KEY: Final = "kvdiag"
 VERSION: Final = 1
 
 
+def _version() -> int:
+    return VERSION
+
+
+# A plain default would be left out when written, and `parse` insists on the version.
+_VERSION_FIELD: Any = msgspec.field(default_factory=_version)
+
+
 class TurnContext(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Sent by the router with every prefill and decode request."""
 
-    v: int = VERSION
+    v: int = _VERSION_FIELD
     conversation: str | None = None
     """Hashed id."""
     turn: int = 1
@@ -38,7 +46,7 @@ class TurnContext(msgspec.Struct, kw_only=True, omit_defaults=True):
 class TurnOutcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Returned by prefill's connector in its response params."""
 
-    v: int = VERSION
+    v: int = _VERSION_FIELD
     cause: str
     detail: str | None = None
     prompt_tokens: int | None = None
@@ -52,13 +60,17 @@ class TurnOutcome(msgspec.Struct, kw_only=True, omit_defaults=True):
 class HandleContext(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Returned by decode's connector in its response params, kept by the router with the handle."""
 
-    v: int = VERSION
+    v: int = _VERSION_FIELD
     prefix: str | None = None
     """Digest of the tokens held; how it is built is the connector's affair."""
     prompt_tokens: int | None = None
     """How many of the tokens held were the prompt; what follows is the last response."""
     ttl_s: float | None = None
     """For how long decode keeps the blocks, from the moment it answered."""
+    issued_at: float | None = None
+    """When decode answered, seconds since the epoch by decode's clock; a router's `issued_at` replaces it."""
+    notes: bool = False
+    """Decode understands what a reading connector tells it beside upstream's protocol."""
 
 
 _Record = TypeVar("_Record", TurnContext, TurnOutcome, HandleContext)

@@ -19,6 +19,8 @@ REPORT_SCHEMA: Final = "kvdiag.report/1"
 
 Role = Literal["prefill", "decode"]
 EventKind = Literal["match", "transfer", "retain", "release", "decline", "failure"]
+Release = Literal["read", "expired", "notified"]
+"""How the holding of blocks for the other engine ended; notified: it needed no read and said so."""
 TurnBucket = Literal["1", "2-4", "5-9", "10+"]
 TURN_BUCKETS: Final[tuple[TurnBucket, ...]] = ("1", "2-4", "5-9", "10+")
 PromptBucket = Literal["<1k", "1k-4k", "4k-16k", "16k-64k", "64k+"]
@@ -84,7 +86,7 @@ class TurnRecord(msgspec.Struct, kw_only=True, omit_defaults=False):
 class KvEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One observed fact about a request's KV blocks, from the connector."""
 
-    schema: str = KV_SCHEMA
+    schema: str = msgspec.field(default_factory=lambda: KV_SCHEMA)  # a plain default would be left out when written
     ts: str
     request_id: str
     """The engine's own id, with the suffix that it appended."""
@@ -108,3 +110,11 @@ class KvEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     local_tokens: int | None = None
     prompt_tokens: int | None = None
     lost_tokens: int | None = None
+    """Held by the other engine, computed all the same; each lost token is reported once, with the cause that lost it."""
+    position: int | None = None
+    """Up to where the prompt was proven to equal the tokens that decode holds."""
+    wait_s: float | None = None
+    """From claiming the remote tokens until they had arrived."""
+    handshake_s: float | None = None
+    """One-off set-up with a new peer that this request waited for."""
+    release: Release | None = None
