@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -29,6 +30,18 @@ class Metrics:
         self._families: dict[str, Counter | Gauge | Histogram] = {
             metric.name: self._family(metric, registry) for metric in METRICS.values() if emitter in metric.emitter
         }
+        self._create_children()
+
+    def sibling(self, constant: dict[str, str]) -> Self:
+        """Return the same families seen with other values of the constant labels: one per engine in a process."""
+        if list(constant) != list(self._constant):
+            raise ValueError(f"constant labels are {list(self._constant)}, not {list(constant)}")
+        other = copy.copy(self)
+        other._constant = constant
+        other._create_children()
+        return other
+
+    def _create_children(self) -> None:
         for name, family in self._families.items():
             for row in _rows(METRICS[name]):
                 family.labels(*self._constant.values(), *row)

@@ -161,3 +161,15 @@ def test_works_across_processes(tmp_path: Path) -> None:
     assert 'kvdiag_retained_blocks{engine="0"} 6.0' in lines
     assert 'kvdiag_build_info{engine="0",version="0"} 1.0' in lines
     assert "pid=" not in text
+
+
+def test_two_engines_of_one_process_share_the_families() -> None:
+    registry = CollectorRegistry()
+    first = Metrics("connector", registry, constant={"engine": "0"})
+    second = first.sibling({"engine": "1"})
+    first.counter("kvdiag_connector_errors_total").inc()
+    second.counter("kvdiag_connector_errors_total").inc(2)
+    values = [registry.get_sample_value("kvdiag_connector_errors_total", {"engine": e}) for e in "01"]
+    assert values == [1, 2]
+    with pytest.raises(ValueError, match="constant labels"):
+        first.sibling({"rank": "1"})
