@@ -310,7 +310,7 @@ _TABLE: Final = (
     Metric(
         "kvdiag_router_store_up",
         "gauge",
-        "1 while the handle store answers, 0 while the router serves without reuse.",
+        "Set to 1 while the handle store answers, 0 while the router serves without reuse.",
         ("router",),
         multiprocess_mode="livemostrecent",
     ),

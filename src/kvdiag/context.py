@@ -19,18 +19,9 @@ KEY: Final = "kvdiag"
 VERSION: Final = 1
 
 
-def _version() -> int:
-    return VERSION
-
-
-# A plain default would be left out when written, and `parse` insists on the version.
-_VERSION_FIELD: Any = msgspec.field(default_factory=_version)
-
-
-class TurnContext(msgspec.Struct, kw_only=True, omit_defaults=True):
+class TurnContext(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION):
     """Sent by the router with every prefill and decode request."""
 
-    v: int = _VERSION_FIELD
     conversation: str | None = None
     """Hashed id."""
     turn: int = 1
@@ -43,10 +34,9 @@ class TurnContext(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Age of the handle when the router sent it on; compares no two clocks."""
 
 
-class TurnOutcome(msgspec.Struct, kw_only=True, omit_defaults=True):
+class TurnOutcome(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION):
     """Returned by prefill's connector in its response params."""
 
-    v: int = _VERSION_FIELD
     cause: str
     detail: str | None = None
     prompt_tokens: int | None = None
@@ -57,10 +47,9 @@ class TurnOutcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     """From claiming the remote tokens until they had arrived."""
 
 
-class HandleContext(msgspec.Struct, kw_only=True, omit_defaults=True):
+class HandleContext(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION):
     """Returned by decode's connector in its response params, kept by the router with the handle."""
 
-    v: int = _VERSION_FIELD
     prefix: str | None = None
     """Digest of the tokens held; how it is built is the connector's affair."""
     prompt_tokens: int | None = None

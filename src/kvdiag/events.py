@@ -49,10 +49,9 @@ def prompt_bucket(tokens: int) -> PromptBucket:
     return "64k+"
 
 
-class TurnRecord(msgspec.Struct, kw_only=True, omit_defaults=False):
+class TurnRecord(msgspec.Struct, kw_only=True, tag_field="schema", tag=TURN_SCHEMA):
     """One request of a conversation, as the router saw it. Times are seconds, tokens are counts."""
 
-    schema: str = TURN_SCHEMA
     ts: str
     """When the turn ended."""
     request_id: str
@@ -83,10 +82,9 @@ class TurnRecord(msgspec.Struct, kw_only=True, omit_defaults=False):
     detail: str | None = None
 
 
-class KvEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
+class KvEvent(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="schema", tag=KV_SCHEMA):
     """One observed fact about a request's KV blocks, from the connector."""
 
-    schema: str = msgspec.field(default_factory=lambda: KV_SCHEMA)  # a plain default would be left out when written
     ts: str
     request_id: str
     """The engine's own id, with the suffix that it appended."""

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(_run(argv))
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None) -> int:  # noqa: PLR0911 - one line for each way to end
     try:
         result = cli.main(argv, prog_name="kvdiag", standalone_mode=False)
     except KvdiagError as error:
@@ -71,13 +71,18 @@ def _run(argv: Sequence[str] | None) -> int:
         return request.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output went away (a pager, `head`): nothing is wrong, and nothing more can be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.CLEAR
+    except SystemExit as end:
+        return _code(end)
     except Exception as error:  # noqa: BLE001 - the last line of defence, so that a crash has its own exit code
         return _crash(error)
     return result if isinstance(result, int) else ExitCode.CLEAR
+
+
+def _code(end: SystemExit) -> int:
+    """Verbs return their code; only click exits, with 1, when the reader of our output (`head`) has gone away."""
+    if end.code == 1:
+        return ExitCode.CLEAR
+    return end.code if isinstance(end.code, int) else ExitCode.INTERNAL
 
 
 def _fail(message: str, code: ExitCode) -> int:
