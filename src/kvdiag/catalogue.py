@@ -228,6 +228,15 @@ _TABLE: Final = (
     ),
     Metric("kvdiag_retained_blocks", "gauge", "KV blocks held for later turns.", ("connector",)),
     Metric("kvdiag_retained_bytes", "gauge", "KV bytes held for later turns.", ("connector",), unit="bytes"),
+    Metric("kvdiag_kv_cache_blocks", "gauge", "KV blocks that this engine's cache has.", ("connector",)),
+    Metric(
+        "kvdiag_retention_ttl_seconds",
+        "gauge",
+        "Configured time for which blocks are held for a later turn.",
+        ("connector",),
+        unit="seconds",
+        multiprocess_mode="livemax",
+    ),
     Metric(
         "kvdiag_retained_byte_seconds_total",
         "counter",
