@@ -212,15 +212,6 @@ _TABLE: Final = (
         )
     ),
     Metric(
-        "kvdiag_connector_faults_total",
-        "counter",
-        "Faults that the connector itself saw, by cause: reads after release, lapsed leases, declined and failed reads.",
-        ("connector",),
-        {"cause": None, "detail": None},
-        label_pairs(),
-        bound="the causes table",
-    ),
-    Metric(
         "kvdiag_retained_requests",
         "gauge",
         "Finished requests whose blocks are held for a later turn.",
