@@ -329,6 +329,9 @@ _TABLE: Final = (
                 "incomplete",
                 "consumed",
                 "stale",
+                "restarted",
+                "in_history",
+                "unsupported",
                 "holdout",
             )
         },
@@ -344,6 +347,7 @@ _TABLE: Final = (
                 "prefill_timeout",
                 "prefill_unreachable",
                 "decode_error",
+                "decode_timeout",
                 "decode_unreachable",
             )
         },

@@ -56,6 +56,8 @@ _TABLE: Final = (
             "incomplete": "the handle lacked a field that prefill needs",
             "consumed": "the handle had been used already (fork, retry, hedged request)",
             "stale": "the router discarded the handle by its own TTL",
+            "unsupported": "the request (n > 1, several prompts, a response kept on decode) cannot read a handle",
+            "holdout": "withheld on purpose: the conversation belongs to the arm that measures turns without reuse",
         },
         next_steps={
             "no_conversation_id": "send X-Conversation-ID (or body field conversation_id) with every turn",
@@ -66,6 +68,8 @@ _TABLE: Final = (
             ),
             "incomplete": "forward decode's kv_transfer_params unchanged, remote_num_tokens included",
             "consumed": "send forks and retries without the handle; it can be read once only",
+            "unsupported": "ask for one answer to one prompt a request where reuse matters",
+            "holdout": "nothing to mend: lower the router's holdout share once the difference is measured",
             "stale": "raise the router's handle TTL (below decoder_kv_blocks_ttl minus 5 s), or raise both for longer gaps",
         },
     ),
