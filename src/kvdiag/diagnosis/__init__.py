@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvdiag.diagnosis.classify import classify
 from kvdiag.diagnosis.options import Options
+from kvdiag.diagnosis.pipeline import classify
 from kvdiag.diagnosis.report import Report
 
 __all__ = ["Options", "Report", "classify"]
