@@ -1,0 +1,175 @@
+"""The handle ledger: issued by decode, claimed by exactly one turn, void when stale or when its engine is gone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kvdiag.context import KEY, TurnContext
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from kvdiag.router.identity import Identity
+    from kvdiag.router.stores import Entry, Store
+
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encoder: Final = msgspec.json.Encoder()
+_TRUE: Final = msgspec.Raw(b"true")
+_FALSE: Final = msgspec.Raw(b"false")
+FIRST: Final = b'{"do_remote_decode":true,"do_remote_prefill":false'
+"""Prefill's params without a handle, unclosed."""
+
+
+class _HandleFields(msgspec.Struct):
+    """What prefill needs for a read-back; with one of them missing vLLM silently recomputes."""
+
+    remote_engine_id: str
+    remote_request_id: str
+    remote_host: str
+    remote_port: int
+    remote_block_ids: msgspec.Raw
+    remote_num_tokens: int = 0
+
+
+_handle: Final = msgspec.json.Decoder(_HandleFields)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a turn starts with."""
+
+    lookup: str
+    """"hit", or why there is no handle."""
+    turn: int
+    conversation: str | None
+    entry: Entry | None = None
+    """The previous turn's, whether its handle is usable or not."""
+    age_s: float | None = None
+
+    @property
+    def hit(self) -> bool:
+        """Whether the handle may be sent to prefill."""
+        return self.lookup == "hit"
+
+
+def prefill_params(entry: Entry | None, context: TurnContext) -> bytes:
+    """Return the params of a prefill call: with a handle where an entry is given, without one otherwise."""
+    head = FIRST if entry is None or entry.handle is None else entry.handle[:-1]
+    ours = _encoder.encode(context)
+    theirs = entry.context if entry is not None else None
+    return b'%b,"%b":%b}' % (head, KEY.encode(), _merge(theirs, ours))
+
+
+def decode_params(params: dict[str, msgspec.Raw], context: TurnContext) -> bytes:
+    """Return the params of a decode call: prefill's, with the turn's context."""
+    ours = _encoder.encode(context)
+    theirs = params.get(KEY)
+    return _encoder.encode({**params, KEY: msgspec.Raw(_merge(bytes(theirs) if theirs else None, ours))})
+
+
+def _merge(theirs: bytes | None, ours: bytes) -> bytes:
+    """Join two JSON objects; ours, later, wins."""
+    if theirs is None or theirs[:1] != b"{" or theirs[1:-1].isspace() or len(theirs) <= 2:
+        return ours
+    return theirs[:-1] + b"," + ours[1:]
+
+
+class Ledger:
+    """Gives each handle out once and judges it before it does."""
+
+    def __init__(self, store: Store, *, handle_ttl_s: float, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self.handle_ttl_s = handle_ttl_s
+        self._engines: dict[str, str] = {}
+
+    async def claim(self, identity: Identity) -> Claim:
+        """Look the conversation up and take its handle."""
+        if identity.key is None:
+            return Claim(_unlinked(identity), identity.answered + 1, identity.conversation)
+        entry = await self._store.claim(identity.key)
+        if entry is None:
+            return Claim(_unlinked(identity), identity.answered + 1, identity.conversation)
+        age = max(0.0, self._clock() - entry.ended_at)
+        turn = entry.turn + 1 if entry.turn else identity.answered + 1
+        return Claim(self._judge(entry, age), turn, entry.conversation or identity.conversation, entry, age)
+
+    def _judge(self, entry: Entry, age: float) -> str:
+        if entry.handle is None:
+            return entry.state
+        if age > self.handle_ttl_s:
+            return "stale"
+        known = self._engines.get(entry.decode or "")
+        if known is not None and _process(entry.engine_id) != known:
+            return "restarted"
+        return "hit"
+
+    def commit(self, key: bytes | None, entry: Entry, handle: bytes | None) -> asyncio.Future[None] | None:
+        """Keep what decode returned for the conversation's next turn."""
+        entry.ended_at = self._clock()
+        self._fill(entry, handle)
+        if key is None:
+            return None
+        return self._store.put(key, entry)
+
+    def _fill(self, entry: Entry, handle: bytes | None) -> None:
+        if handle is None:
+            entry.state = "not_returned"
+            return
+        try:
+            known = _handle.decode(handle)
+            fields = _fields.decode(handle)
+        except (msgspec.DecodeError, RecursionError):
+            entry.state = "incomplete"
+            return
+        if not known.remote_num_tokens or len(bytes(known.remote_block_ids)) <= 4:
+            entry.state = "incomplete"
+            return
+        context = fields.pop(KEY, None)
+        fields["do_remote_decode"], fields["do_remote_prefill"] = _TRUE, _FALSE
+        entry.state = "issued"
+        entry.handle = _encoder.encode(fields)
+        entry.context = None if context is None else bytes(context)
+        entry.engine_id, entry.tokens = known.remote_engine_id, known.remote_num_tokens
+        if entry.decode is not None:
+            self._engines[entry.decode] = _process(known.remote_engine_id)
+
+    def give_back(self, key: bytes | None, claim: Claim, *, unread: bool) -> asyncio.Future[None] | None:
+        """Undo a claim whose turn was not answered: the conversation stands where it stood.
+
+        The handle survives only if no engine can have read it.
+        """
+        if key is None:
+            return None
+        entry = claim.entry
+        if entry is None or not entry.turn:
+            return self._store.drop(key)
+        if not unread and entry.handle is not None:
+            entry = msgspec.structs.replace(entry, handle=None, context=None, state="consumed")
+        return self._store.put(key, entry)
+
+    def void(self, decode: str) -> None:
+        """Void the handles of an engine that was down, until it returns one and so shows who it is now."""
+        self._engines[decode] = ""
+
+
+def _unlinked(identity: Identity) -> str:
+    """Return why a conversation has no entry: it is new, unnamed or forgotten."""
+    if identity.answered == 0 and (identity.key is not None or identity.countable):
+        return "first_turn"
+    return "router_lost_state" if identity.explicit else "no_conversation_id"
+
+
+def _process(engine_id: str | None) -> str:
+    """Return the part of an engine id that names the process: data-parallel ranks share an endpoint."""
+    return (engine_id or "").partition("_dp")[0]
+
+
+def usable_ttl(decode_ttl_s: float, *, margin_s: float = 5.0, safety_s: float = 2.0) -> float:
+    """Return for how long a handle can be sent: decode's TTL less prefill's margin and some time to get there."""
+    return max(0.0, decode_ttl_s - margin_s - safety_s) if math.isfinite(decode_ttl_s) else decode_ttl_s

@@ -1,0 +1,135 @@
+"""Engines and the choice among them: sticky decode, least-loaded prefill, a breaker on each."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
+
+from kvdiag.errors import InputError
+from kvdiag.router.faults import NoEngineError
+from kvdiag.router.upstream import Upstream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from kvdiag.events import Role
+
+Policy = Literal["least_loaded", "round_robin"]
+BREAK_AFTER: Final = 5
+"""Failures in a row that open the breaker."""
+OPEN_S: Final = 2.0
+OPEN_LIMIT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an engine listens."""
+
+    host: str
+    port: int
+    tls: bool = False
+    rank: int | None = None
+    """Data-parallel rank behind the endpoint."""
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Read `http://host:port`, optionally with `@rank`."""
+        base, _, rank = url.partition("@")
+        parts = urlsplit(base)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or (rank and not rank.isdigit()):
+            raise InputError(f"engine {url!r} is not a URL such as http://host:8000 (or http://host:8000@1 for a rank)")
+        tls = parts.scheme == "https"
+        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, int(rank) if rank else None)
+
+    @property
+    def name(self) -> str:
+        """`host:port`, with the rank where there is one."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" + ("" if self.rank is None else f"@{self.rank}")
+
+
+class Engine:
+    """One engine of one role, its connections and its state."""
+
+    def __init__(self, role: Role, address: Address, clock: Callable[[], float], *, connect_s: float) -> None:
+        self.role = role
+        self.address = address
+        self.name = address.name
+        self.upstream = Upstream(address.host, address.port, tls=address.tls, connect_s=connect_s)
+        self.load = 0
+        """Requests in flight."""
+        self.healthy = True
+        self._clock = clock
+        self._failures = 0
+        self._open_until = 0.0
+        rank = "" if address.rank is None else f"x-data-parallel-rank: {address.rank}\r\n"
+        self._host = f"host: {address.host}:{address.port}\r\n{rank}".encode()
+
+    def request(self, method: bytes, target: bytes, headers: bytes, body: bytes | None) -> bytes:
+        """Return a whole request; `headers` are complete lines."""
+        length = b"" if body is None else b"content-length: %d\r\n" % len(body)
+        return b"%b %b HTTP/1.1\r\n%b%b%b\r\n%b" % (method, target, self._host, headers, length, body or b"")
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may be picked now."""
+        return self.healthy and self._clock() >= self._open_until
+
+    def picked(self) -> None:
+        """Count a request in; of an engine whose breaker was open only one request at a time finds out more."""
+        self.load += 1
+        if self._failures >= BREAK_AFTER:
+            self._open_until = self._clock() + OPEN_S
+
+    def left(self) -> None:
+        """Count a request out."""
+        self.load -= 1
+
+    def succeeded(self) -> None:
+        """Close the breaker."""
+        self._failures = 0
+        self._open_until = 0.0
+
+    def failed(self) -> None:
+        """Count a failure; the breaker stays open for longer each time."""
+        self._failures += 1
+        extra = self._failures - BREAK_AFTER
+        if extra >= 0:
+            self._open_until = self._clock() + min(OPEN_LIMIT_S, OPEN_S * 2 ** min(extra, 10))
+
+
+class Pool:
+    """The engines of one role."""
+
+    def __init__(self, engines: Iterable[Engine], policy: Policy = "least_loaded") -> None:
+        self.engines = list(engines)
+        self._policy = policy
+        self._turn = itertools.count()
+
+    def pick(self, *, prefer: str | None = None, avoid: Collection[str] = ()) -> Engine:
+        """Return the preferred engine if it is ready, else the least loaded (or the next) of those that are.
+
+        Raises:
+            NoEngineError: none is.
+
+        """
+        ready = [engine for engine in self.engines if engine.ready and engine.name not in avoid]
+        if not ready:
+            raise NoEngineError
+        if prefer is not None:
+            for engine in ready:
+                if engine.name == prefer:
+                    return engine
+        start = next(self._turn)
+        if self._policy == "round_robin":
+            return ready[start % len(ready)]
+        return min((ready[(start + i) % len(ready)] for i in range(len(ready))), key=_load)
+
+    def __bool__(self) -> bool:
+        return any(engine.ready for engine in self.engines)
+
+
+def _load(engine: Engine) -> int:
+    return engine.load

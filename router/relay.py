@@ -1,0 +1,120 @@
+"""A stream on its way from decode to the client: bytes through, the handle out, the state kept before the end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from kvdiag.router.answers import error_event
+from kvdiag.router.faults import EngineError, EngineLostError, EngineTimeoutError
+from kvdiag.router.sse import EventFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvdiag.router.connection import Connection, Headers
+    from kvdiag.router.upstream import Exchange
+
+
+class Relay:
+    """Forwards one answer. A store that must be waited for holds the stream back at the event with the handle."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        exchange: Exchange,
+        *,
+        headers: Headers,
+        final: bytes,
+        commit: Callable[[bytes | None], asyncio.Future[None] | None],
+        expose: bool,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._exchange = exchange
+        self._headers = headers
+        self._final = final
+        self._commit = commit
+        self._filter = EventFilter(expose=expose)
+        self._held: list[bytes] | None = None
+        self._kept: asyncio.Future[None] | None = None
+        self._committed = False
+        self.first_at: float | None = None
+        """When the first bytes went to the client, by `time.perf_counter`."""
+
+    async def run(self, stall_s: float) -> None:
+        """Forward everything.
+
+        Raises:
+            EngineError: the stream broke; the client has been told if it had received a part.
+
+        """
+        exchange, connection = self._exchange, self._connection
+        connection.on_pause, connection.on_resume = exchange.pause, exchange.resume
+        exchange.sink = self._feed
+        self._watcher = self._loop.call_later(stall_s, self._watch, stall_s)
+        try:
+            self._feed(exchange.take())
+            if connection.paused:
+                exchange.pause()
+            await exchange.ended
+            self._emit(self._filter.close())
+            self._keep(self._filter.handle)
+            if self._kept is not None:
+                await self._kept
+        except EngineError:
+            if self.first_at is not None:
+                connection.finish(error_event(502, "the engine ended the stream early"))
+            raise
+        finally:
+            self._watcher.cancel()
+            connection.on_pause = connection.on_resume = None
+        connection.finish()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            out = self._filter.feed(data)
+        except ValueError as error:
+            self._exchange.abort()
+            self._exchange.fail(EngineLostError(str(error)))
+            return
+        if not self._committed and (self._filter.handle is not None or self._final in out):
+            self._keep(self._filter.handle)
+        self._emit(out)
+
+    def _keep(self, handle: bytes | None) -> None:
+        """Keep the state before the client can learn that the turn is over: its next turn may come at once."""
+        if self._committed:
+            return
+        self._committed = True
+        pending = self._commit(handle)
+        if pending is not None:
+            self._held = []
+            self._kept = pending
+            self._kept.add_done_callback(self._release)
+
+    def _release(self, kept: asyncio.Future[None]) -> None:
+        held, self._held = self._held or [], None
+        if not kept.cancelled():
+            self._emit(b"".join(held))
+
+    def _emit(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._held is not None:
+            self._held.append(data)
+        elif self.first_at is None:
+            self.first_at = time.perf_counter()
+            self._connection.start(self._exchange.status, self._exchange.content_type, self._headers, data)
+        else:
+            self._connection.write(data)
+
+    def _watch(self, stall_s: float) -> None:
+        """End a stream that stands still, unless it is the client that does not read."""
+        quiet = self._loop.time() - self._exchange.read_at
+        if quiet >= stall_s and not self._connection.paused:
+            self._exchange.abort()
+            self._exchange.fail(EngineTimeoutError(f"no data for {stall_s:g} s"))
+            return
+        self._watcher = self._loop.call_later(max(stall_s - quiet, 0.1), self._watch, stall_s)

@@ -1,0 +1,225 @@
+"""The router as a server: routes, limits, probes, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client.exposition import choose_encoder
+
+from kvdiag.errors import InputError
+from kvdiag.exporters.jsonl import JsonlSink
+from kvdiag.exporters.tracing import tracer_from
+from kvdiag.router.answers import error_body
+from kvdiag.router.bodies import APIS, Body, BodyError
+from kvdiag.router.connection import Connection
+from kvdiag.router.faults import EngineError
+from kvdiag.router.identity import Identifier
+from kvdiag.router.ledger import Ledger, usable_ttl
+from kvdiag.router.metrics import RouterMetrics
+from kvdiag.router.passthrough import allowed, pass_through
+from kvdiag.router.placement import Address, Engine, Pool
+from kvdiag.router.stores import MemoryStore
+from kvdiag.router.turn import Services, Turn
+
+if TYPE_CHECKING:
+    from kvdiag.events import Role, TurnRecord
+    from kvdiag.router.intake import Request
+    from kvdiag.router.placement import Policy
+    from kvdiag.router.settings import Settings
+
+log = logging.getLogger("kvdiag.router")
+SWEEP_S: Final = 1.0
+DRAIN_POLL_S: Final = 0.02
+DECODE_TTL_S: Final = 480.0
+"""vLLM's default for decoder_kv_blocks_ttl."""
+SWITCH_S: Final = 0.0005
+"""How long the metrics thread may keep the interpreter from the event loop."""
+
+
+class Router:
+    """One router process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.registry = CollectorRegistry()
+        self.metrics = RouterMetrics(self.registry)
+        self._peers: set[Connection] = set()
+        self._in_flight = 0
+        self._draining = False
+        self._turn_log = self._open_turn_log()
+        self._tracer = tracer_from(
+            settings.otlp_endpoint, "kvdiag-router", on_drop=lambda: self.metrics.dropped("otlp")
+        )
+        self._store = MemoryStore(
+            time.time,
+            max_entries=settings.store.max_entries,
+            max_bytes=settings.store.max_bytes,
+            ttl_s=settings.store.ttl_s,
+            on_size=self.metrics.handles.set,
+            on_evict=lambda: None,
+        )
+        ttl = settings.handle_ttl_s if settings.handle_ttl_s is not None else usable_ttl(DECODE_TTL_S)
+        self.services = Services(
+            settings=settings,
+            prefills=self._pool("prefill", settings.prefill, settings.prefill_policy),
+            decodes=self._pool("decode", settings.decode, settings.decode_policy),
+            ledger=Ledger(self._store, handle_ttl_s=ttl, clock=time.time),
+            identifier=Identifier(settings.hash_key.encode() if settings.hash_key else None),
+            metrics=self.metrics,
+            report=self._report,
+            tracer=self._tracer,
+        )
+
+    def _open_turn_log(self) -> JsonlSink | None:
+        settings = self.settings
+        if settings.turn_log is None:
+            return None
+        return JsonlSink(
+            settings.turn_log,
+            on_drop=lambda: self.metrics.dropped("jsonl"),
+            max_bytes=settings.turn_log_max_bytes,
+            keep=settings.turn_log_keep,
+        )
+
+    def _pool(self, role: Role, urls: tuple[str, ...], policy: Policy) -> Pool:
+        connect_s = self.settings.deadlines.connect_s
+        clock = asyncio.get_running_loop().time
+        return Pool((Engine(role, Address.parse(url), clock, connect_s=connect_s) for url in urls), policy)
+
+    def _report(self, record: TurnRecord) -> None:
+        if self._turn_log is not None:
+            self._turn_log.write(record)
+
+    async def handle(self, request: Request, connection: Connection) -> None:
+        """Serve one request."""
+        path = request.path
+        api = APIS.get(path) if request.method == b"POST" else None
+        if api is not None:
+            await self._turn(request, connection, api.path)
+        elif path == "/metrics":
+            await self._scrape(request, connection)
+        elif path in {"/health", "/livez"}:
+            connection.respond(200, b'{"status":"ok"}')
+        elif path == "/readyz":
+            self._ready(connection)
+        elif allowed(request.method, path):
+            await self._pass_through(request, connection)
+        else:
+            self._error(connection, 404, f"{request.method.decode()} {path[:200]} is not served here")
+
+    def _error(self, connection: Connection, status: int, message: str) -> None:
+        connection.respond(status, error_body(status, message))
+
+    async def _turn(self, request: Request, connection: Connection, path: str) -> None:
+        if self._draining or self._in_flight >= self.settings.max_in_flight:
+            body = error_body(503, "the router takes no further requests now; try again shortly")
+            connection.respond(503, body, headers=((b"retry-after", b"1"),))
+            return
+        try:
+            body_fields = Body.parse(APIS[path], request.body)
+        except BodyError as error:
+            self._error(connection, 400, str(error))
+            return
+        request.body = b""
+        self._in_flight += 1
+        try:
+            await Turn(self.services, request, connection, body_fields).run()
+        finally:
+            self._in_flight -= 1
+
+    async def _pass_through(self, request: Request, connection: Connection) -> None:
+        try:
+            await pass_through(self.services, request, connection)
+        except EngineError:
+            self._error(connection, 503, "no engine answered; try again shortly")
+
+    async def _scrape(self, request: Request, connection: Connection) -> None:
+        """Render in a thread: a large page takes tens of milliseconds, in which streams must go on."""
+        encode, content_type = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))
+        page = await asyncio.to_thread(encode, self.registry)
+        connection.respond(200, page, content_type.encode())
+
+    def _ready(self, connection: Connection) -> None:
+        if self._draining or not self.services.prefills or not self.services.decodes:
+            self._error(connection, 503, "not ready: draining, or no engine of a role answers")
+        else:
+            connection.respond(200, b'{"status":"ready"}')
+
+    # Life.
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Listen until `stop`, then finish the turns in flight.
+
+        Raises:
+            InputError: the address cannot be listened on.
+
+        """
+        loop = asyncio.get_running_loop()
+        settings = self.settings
+        sys.setswitchinterval(SWITCH_S)
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        try:
+            server = await loop.create_server(self._connection, settings.host, settings.port, backlog=2048)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InputError(
+                f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another --port"
+            ) from error
+        self.port = server.sockets[0].getsockname()[1]
+        sweeper = loop.create_task(self._sweep())
+        log.info("listening on %s:%d", settings.host, self.port)
+        try:
+            await stop.wait()
+            await self._drain(server)
+        finally:
+            sweeper.cancel()
+            await self._close()
+
+    def _connection(self) -> Connection:
+        return Connection(self.handle, self.settings.limits, self._peers)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = loop.time()
+            for peer in [peer for peer in self._peers if peer.deadline <= now]:
+                peer.expire(now)
+
+    async def _drain(self, server: asyncio.Server) -> None:
+        """Refuse new turns, let those in flight end, then close."""
+        self._draining = True
+        server.close()
+        log.info("draining: %d turns in flight", self._in_flight)
+        for peer in list(self._peers):
+            peer.shut()
+        until = asyncio.get_running_loop().time() + self.settings.deadlines.drain_s
+        while self._peers and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - any of many may be last
+            await asyncio.sleep(DRAIN_POLL_S)
+        for peer in list(self._peers):
+            peer.abort()
+        await asyncio.sleep(0)
+
+    async def _close(self) -> None:
+        for engine in (*self.services.prefills.engines, *self.services.decodes.engines):
+            engine.upstream.close()
+        await self._store.close()
+        if self._turn_log is not None:
+            self._turn_log.close()
+        if self._tracer is not None:
+            self._tracer.close()
+
+
+async def serve(settings: Settings) -> None:
+    """Run a router until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Router(settings).serve(stop)

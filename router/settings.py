@@ -1,0 +1,84 @@
+"""What can be set, with its default; read from flags, environment and file by `kvdiag.router.config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003 - msgspec resolves annotations at run time
+from typing import Literal
+
+from kvdiag.router.intake import Limits
+from kvdiag.router.placement import Policy  # noqa: TC001 - msgspec resolves annotations at run time
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long each step may take, in seconds."""
+
+    connect_s: float = 5.0
+    reuse_s: float = 30.0
+    """Prefill with a handle; then once more without: vLLM can hang for ever on a read-back that failed."""
+    prefill_s: float = 300.0
+    first_byte_s: float = 120.0
+    """From the decode call to its first byte; a whole answer for a request that does not stream."""
+    answer_s: float = 1800.0
+    """The whole answer of a request that does not stream."""
+    stall_s: float = 120.0
+    """Between two bytes of a stream."""
+    drain_s: float = 60.0
+    """For turns in flight after SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where handles are kept."""
+
+    kind: Literal["memory", "redis"] = "memory"
+    url: str = "redis://127.0.0.1:6379/0"
+    max_entries: int = 100_000
+    max_bytes: int = 512 << 20
+    ttl_s: float = 3600.0
+    """For how long a conversation is remembered, so that a late turn is told from a lost one."""
+    timeout_s: float = 0.25
+    """For one command; longer counts as down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How engines are watched."""
+
+    interval_s: float = 5.0
+    timeout_s: float = 5.0
+    path: str = "/health"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The router's configuration."""
+
+    prefill: tuple[str, ...] = ()
+    decode: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    engines_file: Path | None = None
+    """A file of lines `prefill URL` and `decode URL`, read again when it changes."""
+    handle_ttl_s: float | None = None
+    """For how long a handle is sent; by default decode's TTL less the reader's margin."""
+    derive_conversations: bool = True
+    """Whether a conversation that nobody names is recognised by its history."""
+    hash_key: str | None = None
+    """Secret behind hashed ids; replicas that share a store need the same one. Random by default."""
+    holdout: float = 0.0
+    """Share of conversations that never reuse, to measure what reuse saves."""
+    expose_kv_params: bool = False
+    """Whether clients see `kv_transfer_params` in answers."""
+    prefill_policy: Policy = "least_loaded"
+    decode_policy: Policy = "least_loaded"
+    max_in_flight: int = 4096
+    turn_log: Path | None = None
+    turn_log_max_bytes: int = 64 << 20
+    turn_log_keep: int = 4
+    otlp_endpoint: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    health: Health = field(default_factory=Health)

@@ -1,0 +1,71 @@
+"""Server-sent events as bytes: passed through untouched, save the one event that carries a handle."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvdiag.router.answers import take_handle
+
+MARKERS: Final = (b'"kv_transfer_params"', b'"kvdiag"')
+"""A quote inside a JSON string is escaped, so that neither can be part of a text."""
+EVENT_LIMIT: Final = 16 << 20
+"""Bytes of one event."""
+
+
+class EventFilter:
+    """Splits a stream at event boundaries and takes the handle out.
+
+    What `feed` returns can be forwarded at once. An event is forwarded whole or not at all, since its end may
+    hold the handle.
+    """
+
+    __slots__ = ("_expose", "_tail", "handle")
+
+    def __init__(self, *, expose: bool = False) -> None:
+        self._expose = expose
+        self._tail = b""
+        self.handle: bytes | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the events that are complete, without handles.
+
+        Raises:
+            ValueError: one event is larger than `EVENT_LIMIT`.
+
+        """
+        if self._tail:
+            data = self._tail + data
+        if data.endswith(b"\n\n"):
+            self._tail = b""
+        else:
+            cut = _last_boundary(data)
+            data, self._tail = data[:cut], data[cut:]
+            if len(self._tail) > EVENT_LIMIT:
+                raise ValueError(f"an event of more than {EVENT_LIMIT} bytes")
+        if MARKERS[0] in data or MARKERS[1] in data:
+            return self._cleaned(data)
+        return data
+
+    def close(self) -> bytes:
+        """Return what is left when the stream ends without a boundary."""
+        tail, self._tail = self._tail, b""
+        return self._cleaned(tail) if tail else b""
+
+    def _cleaned(self, data: bytes) -> bytes:
+        return b"\n".join([self._clean(line) for line in data.split(b"\n")])
+
+    def _clean(self, line: bytes) -> bytes:
+        if not line.startswith(b"data:") or not any(marker in line for marker in MARKERS):
+            return line
+        end = b"\r" if line.endswith(b"\r") else b""
+        payload, handle = take_handle(line[5:].strip())
+        self.handle = handle or self.handle
+        if self._expose:
+            return line
+        return b"data: " + payload + end
+
+
+def _last_boundary(data: bytes) -> int:
+    """Return the length up to the end of the last event: an empty line, with either line ending."""
+    lf, crlf = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
+    return max(lf + 2 if lf >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
