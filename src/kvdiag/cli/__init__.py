@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 VERBS: Final[dict[str, str]] = {
     "classify": "Say which turns were slow or not reused, and why, from logs.",
+    "tune": "Recommend TTLs and the recompute threshold from what the logs show.",
+    "compare": "Compare two sets of logs: before and after, off and on.",
     "demo": "Run a real prefill/decode pair on CPU and classify its own logs.",
     "runbook": "Print what to do about a cause.",
     "router": "Serve as the stateful prefill/decode router.",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 if TYPE_CHECKING:
+    import msgspec
+
     from kvdiag.diagnosis.report import Report
 
 Format = Literal["terminal", "json", "jsonl", "markdown", "html"]
@@ -30,8 +32,15 @@ def render(
     `turns` adds the table of turns, `color` and `width` (columns) matter to the terminal only. Imports no more than
     the format needs.
     """
-    text = importlib.import_module(f"kvdiag.diagnosis.render.{output}").render(
-        report, Style(turns=turns, color=color, width=width)
-    )
-    assert isinstance(text, str)  # noqa: S101 - every output module has the signature above
-    return text
+    return _text(output, report, Style(turns=turns, color=color, width=width))
+
+
+def show(result: msgspec.Struct, noun: str, output: Literal["terminal", "json"]) -> str:
+    """Return what another verb found: as JSON, or for the terminal by the module of this package named `noun`."""
+    if output == "terminal":
+        return _text(noun, result, Style())
+    return str(importlib.import_module("kvdiag.diagnosis.render.json").document(result))
+
+
+def _text(module: str, result: msgspec.Struct, style: Style) -> str:
+    return str(importlib.import_module(f"kvdiag.diagnosis.render.{module}").render(result, style))

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 def render(report: Report, style: Style) -> str:
     """Return the report as indented JSON; `per_turn` only when turns are asked for."""
     shown = report if style.turns else msgspec.structs.replace(report, per_turn=None)
-    return neutral_json(msgspec.json.format(encoded(shown)).decode()) + "\n"
+    return document(shown)
+
+
+def document(value: object) -> str:
+    """Return `value` as one indented JSON document that is harmless when printed."""
+    return neutral_json(msgspec.json.format(encoded(value)).decode()) + "\n"
 
 
 def encoded(value: object) -> bytes:

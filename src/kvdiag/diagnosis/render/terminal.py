@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Final
 
-from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from kvdiag.diagnosis.render import wording
 from kvdiag.diagnosis.render.neutral import neutral
+from kvdiag.diagnosis.render.screen import screen, table, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
+    from rich.table import Table
 
     from kvdiag.diagnosis.render import Style
     from kvdiag.diagnosis.report import Finding, Report, TurnReport
 
-_PIPED_WIDTH: Final = 4096
-"""Piped output is for grep: one row, one line."""
 _NARROW: Final = 140
 _LEFT_OUT_WHEN_NARROW: Final = frozenset({"Confidence", "Prompt", "Request"})
 _EVIDENCE_SHOWN: Final = 3
@@ -32,23 +29,11 @@ _VERDICT_STYLES: Final = {"healthy": "bold green", "inconclusive": "bold yellow"
 
 def render(report: Report, style: Style) -> str:
     """Return the report as text; with colour where the terminal shows it, plain otherwise."""
-    screen = Console()
-    color = screen.is_terminal and not screen.no_color if style.color is None else style.color
-    console = Console(
-        file=io.StringIO(),
-        width=style.width or (screen.width if screen.is_terminal else _PIPED_WIDTH),
-        force_terminal=color,
-        color_system="standard" if color else None,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-    with console.capture() as captured:
-        console.print(Group(*_parts(report)))
-        if style.turns and report.per_turn:
-            console.print(_turn_table(report.per_turn, narrow=console.width < _NARROW))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+    console = screen(style)
+    parts = [*_parts(report)]
+    if style.turns and report.per_turn:
+        parts.append(_turn_table(report.per_turn, narrow=console.width < _NARROW))
+    return text(parts, console)
 
 
 def _parts(report: Report) -> Iterable[RenderableType]:
@@ -58,7 +43,7 @@ def _parts(report: Report) -> Iterable[RenderableType]:
         " | ".join(filter(None, (wording.turns_line(report.turns), wording.window_line(report.window)))), style="dim"
     )
     if report.findings:
-        yield _table(wording.FINDING_HEADINGS, map(wording.finding_cells, report.findings))
+        yield table(wording.FINDING_HEADINGS, map(wording.finding_cells, report.findings), wording.NUMERIC)
         yield from map(_finding, report.findings)
     yield from _listed(
         "Not judged, for want of input:", [f"{rule.rule}: needs {rule.needs}" for rule in report.not_evaluated]
@@ -66,21 +51,13 @@ def _parts(report: Report) -> Iterable[RenderableType]:
     yield from _listed("Inputs:", [wording.input_line(source) for source in report.inputs])
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for heading in headings:
-        numeric = heading in wording.NUMERIC
-        table.add_column(heading, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
 def _turn_table(turns: Sequence[TurnReport], *, narrow: bool) -> Table:
     left_out = _LEFT_OUT_WHEN_NARROW if narrow else frozenset()
     kept = [at for at, heading in enumerate(wording.TURN_HEADINGS) if heading not in left_out]
     rows = map(wording.turn_cells, turns)
-    return _table([wording.TURN_HEADINGS[at] for at in kept], ([row[at] for at in kept] for row in rows))
+    return table(
+        [wording.TURN_HEADINGS[at] for at in kept], ([row[at] for at in kept] for row in rows), wording.NUMERIC
+    )
 
 
 def _finding(finding: Finding) -> Group:

@@ -1,0 +1,40 @@
+"""`kvdiag compare`: before against after, with intervals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from kvdiag.diagnosis import Options, classify
+from kvdiag.diagnosis.comparison import compare
+from kvdiag.diagnosis.render import show
+from kvdiag.errors import ExitCode
+
+if TYPE_CHECKING:
+    from kvdiag.diagnosis.comparison import Comparison
+
+
+@click.command("compare")
+@click.argument("a")
+@click.argument("b")
+@click.option("--seed", default=0, show_default=True, help="Seed of the resampling; equal seeds give equal intervals.")
+@click.option("--format", "output", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True)
+def command(a: str, b: str, seed: int, output: Literal["terminal", "json"]) -> int:
+    """Compare the turns in A with those in B: before and after, or off and on.
+
+    A and B are each a log file or a directory of logs. TTFT by turn and by outcome, the share of later turns that
+    reused, and the tokens lost; each change with its interval, or said to be within noise. Exits 1 when anything is
+    worse in B, 3 when there are too few turns to judge anything.
+    """
+    before, after = (classify([path], Options(turns=True)) for path in (a, b))
+    comparison = compare(before, after, seed=seed)
+    click.echo(show(comparison, "comparison", output), nl=False)
+    return _exit_code(comparison)
+
+
+def _exit_code(comparison: Comparison) -> ExitCode:
+    changes = {row.change for row in comparison.rows}
+    if "worse" in changes:
+        return ExitCode.FINDINGS
+    return ExitCode.CLEAR if changes - {"too few"} else ExitCode.INCONCLUSIVE
