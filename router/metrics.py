@@ -31,6 +31,7 @@ class RouterMetrics:
         metrics = Metrics("router", registry)
         metrics.gauge("kvdiag_build_info", __version__).set(1)
         self.handles = metrics.gauge("kvdiag_router_handles")
+        self.handle_ttl = metrics.gauge("kvdiag_router_handle_ttl_seconds")
         self.store_up = metrics.gauge("kvdiag_router_store_up")
         self.store_up.set(1)
         self._counter = cache(metrics.counter)

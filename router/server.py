@@ -65,6 +65,7 @@ class Router:
             on_evict=lambda: None,
         )
         ttl = settings.handle_ttl_s if settings.handle_ttl_s is not None else usable_ttl(DECODE_TTL_S)
+        self.metrics.handle_ttl.set(ttl)
         self.services = Services(
             settings=settings,
             prefills=self._pool("prefill", settings.prefill, settings.prefill_policy),

@@ -308,6 +308,14 @@ _TABLE: Final = (
     ),
     Metric("kvdiag_router_handles", "gauge", "Handles that the router holds.", ("router",)),
     Metric(
+        "kvdiag_router_handle_ttl_seconds",
+        "gauge",
+        "Age up to which the router sends a handle.",
+        ("router",),
+        unit="seconds",
+        multiprocess_mode="livemax",
+    ),
+    Metric(
         "kvdiag_router_store_up",
         "gauge",
         "Set to 1 while the handle store answers, 0 while the router serves without reuse.",
