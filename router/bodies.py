@@ -145,6 +145,11 @@ def _starts(raw: Raw, byte: bytes) -> bool:
     return bytes(memoryview(raw)[:1]) == byte
 
 
+def text_of(raw: Raw) -> str:
+    """Return raw JSON as text."""
+    return bytes(raw).decode("utf-8", "replace")
+
+
 def _text(raw: Raw | None) -> str | None:
     if raw is None or not _starts(raw, b'"'):
         return None

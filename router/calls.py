@@ -20,7 +20,7 @@ class Call:
     A forgiving call carries a handle: when it fails, the handle is the suspect and not the engine.
     """
 
-    __slots__ = ("_forgiving", "_span", "_target", "engine", "exchange")
+    __slots__ = ("_forgiving", "_span", "_target", "engine", "exchange", "sent")
 
     def __init__(self, engine: Engine, target: bytes, span: Span | None = None, *, forgiving: bool = False) -> None:
         self.engine = engine
@@ -28,13 +28,22 @@ class Call:
         self._target = target
         self._span = span
         self.exchange: Exchange | None = None
+        self.sent = False
+        """Whether the engine may have seen the request."""
 
     async def open(self, headers: bytes, body: bytes | None, seconds: float, method: bytes = b"POST") -> Exchange:
         """Send the request and wait for the first byte of the answer's body."""
         if self._span is not None:
             headers = b"traceparent: %b\r\n%b" % (self._span.traceparent.encode(), headers)
         request = self.engine.request(method, self._target, headers, body)
-        self.exchange = await self.engine.upstream.open(request, seconds)
+        try:
+            self.exchange = await self.engine.upstream.open(request, seconds)
+        except EngineUnreachableError:
+            raise
+        except BaseException:
+            self.sent = True
+            raise
+        self.sent = True
         return self.exchange
 
     def __enter__(self) -> Self:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class EngineError(Exception):
     """An exchange with an engine did not complete."""
@@ -17,6 +22,16 @@ class EngineLostError(EngineError):
 
 class EngineTimeoutError(EngineError):
     """The engine did not answer within its deadline."""
+
+
+class RefusedError(Exception):
+    """An engine found fault with the request itself: the client gets the engine's answer."""
+
+    def __init__(self, status: int, headers: Mapping[bytes, bytes], body: bytes) -> None:
+        super().__init__(status)
+        self.status = status
+        self.headers = headers
+        self.body = body
 
 
 class NoEngineError(EngineError):

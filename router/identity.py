@@ -1,19 +1,21 @@
-"""Which conversation a request belongs to: what the client says, in a fixed order."""
+"""Which conversation a request belongs to: what the client says, in a fixed order, else what its history shows."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-import msgspec
+from kvdiag.router.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvdiag.router.bodies import Body
+    from kvdiag.router.replies import Reply
 
+Link = Literal["name", "history", "response"] | None
 ID_LIMIT: Final = 512
 """Bytes of a conversation id; longer ones are not taken as ids."""
 HEADERS: Final = (b"x-conversation-id", b"x-session-id")
@@ -26,52 +28,73 @@ class Identity:
     """How a request links to earlier ones."""
 
     key: bytes | None
-    """The ledger's key, None where nothing links."""
-    conversation: str | None
-    """Keyed hash for logs and traces."""
-    explicit: bool
-    """Whether the client named the conversation."""
-    answered: int
-    """Answers of the model in the history that was sent."""
-    countable: bool
-    """Whether there is a history to count them in."""
+    """The ledger's key to claim, None where nothing links."""
+    link: Link
+    """What links the conversation's turns."""
+    conversation: str
+    """Keyed hash for logs and traces; for a derived conversation, until the ledger knows better, a new one."""
+    history: History
+    _identifier: Identifier
+    _scope: bytes
 
+    @property
+    def answered(self) -> int:
+        """Answers of the model in the history that was sent."""
+        return self.history.answered
 
-class _Role(msgspec.Struct):
-    role: str | None = None
+    @property
+    def reads_replies(self) -> bool:
+        """Whether the answer must be read to know the next turn by."""
+        return self.link in {"history", "response"}
 
-
-_role: Final = msgspec.json.Decoder(_Role)
+    def next_key(self, reply: Reply | None) -> bytes | None:
+        """Return the key under which the next turn will look, None where it cannot be known."""
+        if self.link == "name":
+            return self.key
+        if reply is None or not reply.readable:
+            return None
+        if self.link == "history":
+            digest = self.history.as_meant.extended(reply.canonical())
+            return self._identifier.digest(self._scope, b"history", digest)
+        if reply.response_id is None:
+            return None
+        return self._identifier.digest(self._scope, b"response", reply.response_id.encode("utf-8", "surrogatepass"))
 
 
 class Identifier:
     """Reads identities. Ids are hashed with a secret: neither logs nor the store hold what a client sent."""
 
-    def __init__(self, secret: bytes | None = None) -> None:
+    def __init__(self, secret: bytes | None, *, derive: bool) -> None:
         self._secret = hashlib.sha256(secret or secrets.token_bytes(32)).digest()
+        self._derive = derive
 
     def identify(self, headers: Mapping[bytes, bytes], body: Body) -> Identity:
         """Return who asks."""
-        history = body.history()
-        answered = sum(map(_is_answer, history))
-        name = self._named(headers, body)
-        key = None
+        tenant = next((headers[name] for name in CREDENTIALS if name in headers), b"")
+        scope = self.digest(tenant, (body.model or "").encode())
+        history = History(body)
+        name = _named(headers, body)
         if name is not None:
-            tenant = next((headers[name] for name in CREDENTIALS if name in headers), b"")
-            key = self.digest(tenant, (body.model or "").encode(), name)
-        return Identity(
-            key=key,
-            conversation=None if key is None else key.hex()[:16],
-            explicit=key is not None,
-            answered=answered,
-            countable=bool(history) and body.api.history != "prompt",
-        )
+            key = self.digest(scope, b"name", name)
+            return Identity(key, "name", key.hex()[:16], history, self, scope)
+        link: Link = None
+        linking: bytes | None = None
+        if body.api.history == "input":
+            link, linking = "response", self._response_key(scope, body)
+        elif self._derive and body.api.history == "messages":
+            link, linking = "history", self._history_key(scope, history)
+        return Identity(linking, link, secrets.token_hex(8), history, self, scope)
 
-    def _named(self, headers: Mapping[bytes, bytes], body: Body) -> bytes | None:
-        candidates = [headers.get(name) for name in HEADERS]
-        candidates += [_encoded(body.text(name)) for name in FIELDS]
-        candidates.append(_encoded(body.nested_text("metadata", "conversation_id")))
-        return next((name for name in candidates if name and len(name) <= ID_LIMIT), None)
+    def _response_key(self, scope: bytes, body: Body) -> bytes | None:
+        previous = _usable(body.text("previous_response_id"))
+        return None if previous is None else self.digest(scope, b"response", previous)
+
+    def _history_key(self, scope: bytes, history: History) -> bytes | None:
+        """Return the key that the turn before this one left, by the history up to its answer."""
+        if not history.through_last_answer:
+            return None
+        digest = history.as_meant.digest(history.through_last_answer)
+        return None if digest is None else self.digest(scope, b"history", digest)
 
     def digest(self, *parts: bytes) -> bytes:
         """Return a keyed digest of parts; where one part ends cannot be forged."""
@@ -82,14 +105,21 @@ class Identifier:
         return state.digest()
 
 
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
+def _named(headers: Mapping[bytes, bytes], body: Body) -> bytes | None:
+    for name in HEADERS:
+        value = headers.get(name)
+        if value and len(value) <= ID_LIMIT:
+            return value
+    return next(filter(None, map(_usable, _body_ids(body))), None)
 
 
-def _is_answer(item: msgspec.Raw) -> bool:
-    if b'"assistant"' not in bytes(item):
-        return False
-    try:
-        return _role.decode(item).role == "assistant"
-    except (msgspec.DecodeError, RecursionError):
-        return False
+def _body_ids(body: Body) -> list[str | None]:
+    ids = [body.text(name) for name in FIELDS]
+    if "metadata" in body.fields:
+        ids.append(body.nested_text("metadata", "conversation_id"))
+    return ids
+
+
+def _usable(text: str | None) -> bytes | None:
+    encoded = (text or "").encode("utf-8", "surrogatepass")
+    return encoded if 0 < len(encoded) <= ID_LIMIT else None

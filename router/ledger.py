@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvdiag.router.identity import Identity
+    from kvdiag.router.replies import Reply
     from kvdiag.router.stores import Entry, Store
 
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -46,15 +47,21 @@ class Claim:
     lookup: str
     """"hit", or why there is no handle."""
     turn: int
-    conversation: str | None
+    conversation: str
     entry: Entry | None = None
     """The previous turn's, whether its handle is usable or not."""
     age_s: float | None = None
+    owned: bool = True
+    """False where the entry belongs to another turn that runs just now."""
 
     @property
     def hit(self) -> bool:
         """Whether the handle may be sent to prefill."""
         return self.lookup == "hit"
+
+    def withheld(self, lookup: str) -> Claim:
+        """Return the same claim, its handle not to be used."""
+        return replace(self, lookup=lookup)
 
 
 def prefill_params(entry: Entry | None, context: TurnContext) -> bytes:
@@ -90,16 +97,16 @@ class Ledger:
 
     async def claim(self, identity: Identity) -> Claim:
         """Look the conversation up and take its handle."""
-        if identity.key is None:
-            return Claim(_unlinked(identity), identity.answered + 1, identity.conversation)
-        entry = await self._store.claim(identity.key)
+        entry = None if identity.key is None else await self._store.claim(identity.key)
         if entry is None:
             return Claim(_unlinked(identity), identity.answered + 1, identity.conversation)
+        if not entry.turn:
+            return Claim(entry.state, identity.answered + 1, identity.conversation, owned=False)
         age = max(0.0, self._clock() - entry.ended_at)
-        turn = entry.turn + 1 if entry.turn else identity.answered + 1
-        return Claim(self._judge(entry, age), turn, entry.conversation or identity.conversation, entry, age)
+        lookup = self._judge(entry, age, identity)
+        return Claim(lookup, entry.turn + 1, entry.conversation or identity.conversation, entry, age)
 
-    def _judge(self, entry: Entry, age: float) -> str:
+    def _judge(self, entry: Entry, age: float, identity: Identity) -> str:
         if entry.handle is None:
             return entry.state
         if age > self.handle_ttl_s:
@@ -107,28 +114,32 @@ class Ledger:
         known = self._engines.get(entry.decode or "")
         if known is not None and _process(entry.engine_id) != known:
             return "restarted"
-        return "hit"
+        return "hit" if _continues(entry, identity) else "in_history"
 
-    def commit(self, key: bytes | None, entry: Entry, handle: bytes | None) -> asyncio.Future[None] | None:
+    def commit(
+        self, identity: Identity, reply: Reply | None, entry: Entry, handle: bytes | None
+    ) -> asyncio.Future[None] | None:
         """Keep what decode returned for the conversation's next turn."""
-        entry.ended_at = self._clock()
-        self._fill(entry, handle)
+        key = identity.next_key(reply)
         if key is None:
             return None
+        entry.ended_at = self._clock()
+        self._fill(entry, handle)
+        if entry.handle is not None and entry.context is None and identity.link == "name":
+            entry.history_items = len(identity.history.items)
+            entry.history = identity.history.as_sent.digest(entry.history_items)
         return self._store.put(key, entry)
 
     def _fill(self, entry: Entry, handle: bytes | None) -> None:
+        entry.state = "not_returned" if handle is None else "incomplete"
         if handle is None:
-            entry.state = "not_returned"
             return
         try:
             known = _handle.decode(handle)
             fields = _fields.decode(handle)
         except (msgspec.DecodeError, RecursionError):
-            entry.state = "incomplete"
             return
-        if not known.remote_num_tokens or len(bytes(known.remote_block_ids)) <= 4:
-            entry.state = "incomplete"
+        if not known.remote_num_tokens or not any(digit in bytes(known.remote_block_ids) for digit in b"0123456789"):
             return
         context = fields.pop(KEY, None)
         fields["do_remote_decode"], fields["do_remote_prefill"] = _TRUE, _FALSE
@@ -139,19 +150,20 @@ class Ledger:
         if entry.decode is not None:
             self._engines[entry.decode] = _process(known.remote_engine_id)
 
-    def give_back(self, key: bytes | None, claim: Claim, *, unread: bool) -> asyncio.Future[None] | None:
+    def give_back(self, identity: Identity, claim: Claim, *, unread: bool) -> None:
         """Undo a claim whose turn was not answered: the conversation stands where it stood.
 
         The handle survives only if no engine can have read it.
         """
-        if key is None:
-            return None
-        entry = claim.entry
-        if entry is None or not entry.turn:
-            return self._store.drop(key)
+        key, entry = identity.key, claim.entry
+        if key is None or not claim.owned:
+            return
+        if entry is None:
+            self._store.drop(key)
+            return
         if not unread and entry.handle is not None:
             entry = msgspec.structs.replace(entry, handle=None, context=None, state="consumed")
-        return self._store.put(key, entry)
+        self._store.put(key, entry)
 
     def void(self, decode: str) -> None:
         """Void the handles of an engine that was down, until it returns one and so shows who it is now."""
@@ -160,9 +172,21 @@ class Ledger:
 
 def _unlinked(identity: Identity) -> str:
     """Return why a conversation has no entry: it is new, unnamed or forgotten."""
-    if identity.answered == 0 and (identity.key is not None or identity.countable):
+    if identity.link is None and not identity.history.known:
+        return "no_conversation_id"
+    if identity.answered == 0:
         return "first_turn"
-    return "router_lost_state" if identity.explicit else "no_conversation_id"
+    return "router_lost_state" if identity.link == "name" else "no_conversation_id"
+
+
+def _continues(entry: Entry, identity: Identity) -> bool:
+    """Whether the history still begins with what decode holds.
+
+    Only asked where decode's connector gives prefill nothing to compare: stock vLLM would read wrong KV silently.
+    """
+    if entry.history is None or entry.context is not None:
+        return True
+    return identity.history.as_sent.digest(entry.history_items) == entry.history
 
 
 def _process(engine_id: str | None) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kvdiag.router.connection import Connection
     from kvdiag.router.intake import Request
     from kvdiag.router.placement import Engine
-    from kvdiag.router.turn import Services
+    from kvdiag.router.state import Services
 
 OPEN_POSTS: Final = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
 """POSTs that change nothing; an engine's administration is not reached through the router."""

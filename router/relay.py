@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvdiag.router.connection import Connection, Headers
+    from kvdiag.router.replies import Reply
     from kvdiag.router.upstream import Exchange
 
 
@@ -29,6 +30,7 @@ class Relay:
         final: bytes,
         commit: Callable[[bytes | None], asyncio.Future[None] | None],
         expose: bool,
+        reply: Reply | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
@@ -37,6 +39,7 @@ class Relay:
         self._final = final
         self._commit = commit
         self._filter = EventFilter(expose=expose)
+        self._reply = reply
         self._held: list[bytes] | None = None
         self._kept: asyncio.Future[None] | None = None
         self._committed = False
@@ -79,6 +82,8 @@ class Relay:
             self._exchange.abort()
             self._exchange.fail(EngineLostError(str(error)))
             return
+        if self._reply is not None and not self._committed:
+            self._reply.read_events(out)
         if not self._committed and (self._filter.handle is not None or self._final in out):
             self._keep(self._filter.handle)
         self._emit(out)

@@ -24,8 +24,9 @@ from kvdiag.router.ledger import Ledger, usable_ttl
 from kvdiag.router.metrics import RouterMetrics
 from kvdiag.router.passthrough import allowed, pass_through
 from kvdiag.router.placement import Address, Engine, Pool
+from kvdiag.router.state import Services
 from kvdiag.router.stores import MemoryStore
-from kvdiag.router.turn import Services, Turn
+from kvdiag.router.turn import Turn
 
 if TYPE_CHECKING:
     from kvdiag.events import Role, TurnRecord
@@ -71,7 +72,9 @@ class Router:
             prefills=self._pool("prefill", settings.prefill, settings.prefill_policy),
             decodes=self._pool("decode", settings.decode, settings.decode_policy),
             ledger=Ledger(self._store, handle_ttl_s=ttl, clock=time.time),
-            identifier=Identifier(settings.hash_key.encode() if settings.hash_key else None),
+            identifier=Identifier(
+                settings.hash_key.encode() if settings.hash_key else None, derive=settings.derive_conversations
+            ),
             metrics=self.metrics,
             report=self._report,
             tracer=self._tracer,

@@ -1,0 +1,64 @@
+"""The turn log's record of a finished turn."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.events import TurnRecord, utc_now
+
+if TYPE_CHECKING:
+    from kvdiag.router.state import TurnState
+
+CLIENT_GONE: Final = 499
+"""Status of a turn whose client went away; never sent."""
+
+
+def record_of(state: TurnState) -> TurnRecord:
+    """Return what the turn log, the metrics and the span say of the turn."""
+    claim, outcome = state.claim, state.outcome
+    cause, detail = _cause(state)
+    return TurnRecord(
+        ts=utc_now(),
+        request_id=state.request_id,
+        conversation=claim.conversation,
+        turn=claim.turn,
+        model=state.body.model,
+        stream=state.body.stream,
+        prefill=state.prefill,
+        decode=state.decode,
+        lookup=claim.lookup,
+        handle_age_s=_rounded(claim.age_s) if claim.hit else None,
+        gap_s=_rounded(claim.age_s),
+        prompt_tokens=outcome.prompt_tokens,
+        local_tokens=outcome.local_tokens,
+        remote_tokens=outcome.remote_tokens,
+        computed_tokens=_computed(state),
+        lost_tokens=outcome.lost_tokens,
+        prefill_s=state.prefill_s,
+        ttft_s=state.ttft_s,
+        total_s=_rounded(time.perf_counter() - state.request.received_at),
+        retries=state.retries,
+        status=state.status,
+        cause=cause,
+        detail=detail,
+    )
+
+
+def _cause(state: TurnState) -> tuple[str, str | None]:
+    if state.status == CLIENT_GONE:
+        return "client", "aborted"
+    if state.status >= 500:
+        return "upstream_error", None
+    return state.outcome.cause, state.outcome.detail
+
+
+def _computed(state: TurnState) -> int | None:
+    outcome = state.outcome
+    if outcome.prompt_tokens is None or outcome.local_tokens is None:
+        return None
+    return max(0, outcome.prompt_tokens - outcome.local_tokens - (outcome.remote_tokens or 0))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
