@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvdiag.events import Role
+    from kvdiag.diagnosis.engines import LogRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Options:
 
     slow_s: float | None = None
     """A turn is slow from this time to first token on, seconds; None judges against the log's own baseline."""
-    roles: tuple[tuple[Role | str, str], ...] = ()
+    roles: tuple[tuple[LogRole, str], ...] = ()
     """Forced roles as (role, glob over the path); the first match wins."""
     turns: bool = False
     """Fill `Report.per_turn`."""

@@ -1,0 +1,194 @@
+"""What is known so far: engines, turns and conversations, in bounded space."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.diagnosis.conversations import RouterEvent, look_ups
+from kvdiag.diagnosis.engines import EngineLog, LogRole
+from kvdiag.diagnosis.turns import Lookup, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvdiag.diagnosis.facts import Fact, Scanned
+    from kvdiag.diagnosis.parameters import EngineConfig
+    from kvdiag.diagnosis.report import Evidence
+
+MAX_TURNS: Final = 40_000
+MAX_EVENTS: Final = 160_000
+_MAX_READERS: Final = 40_000
+_MAX_LOGS: Final = 4096
+_MAX_PIDS: Final = 4096
+
+
+@dataclass(slots=True)
+class FileNotes:
+    """What was seen of one file."""
+
+    path: str
+    lines: int = 0
+    accepted: int = 0
+    facts: Counter[str] = field(default_factory=Counter)
+    origins: Counter[str] = field(default_factory=Counter)
+    systems: Counter[str] = field(default_factory=Counter)
+    """Lines of systems that are not vLLM, by their name."""
+    first: float | None = None
+    last: float | None = None
+    binary: bool = False
+    problem: str | None = None
+    logs: dict[str, EngineLog] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The engines that share one stream of lines; nearly always one."""
+
+    engines: list[EngineLog]
+    by_pid: dict[int, EngineLog] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Casebook:
+    """Collects facts in the order of the logs; the rules read it.
+
+    When there are more turns or router events than the bounds allow, the oldest are closed: `on_close` judges them
+    and what it tallies is all that remains of them.
+    """
+
+    forced_role: Callable[[str], LogRole | None] = lambda _name: None
+    files: dict[str, FileNotes] = field(default_factory=dict)
+    streams: dict[tuple[str, str], _Stream] = field(default_factory=dict)
+    turns: OrderedDict[str, Turn] = field(default_factory=OrderedDict)
+    conversations: OrderedDict[str, list[RouterEvent]] = field(default_factory=OrderedDict)
+    readers: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    """Which turn was to read a handle, by the handle's request id on decode."""
+    on_close: Callable[[Turn], None] = lambda _turn: None
+    turn_count: int = 0
+    event_count: int = 0
+    closing: deque[str] = field(default_factory=deque)
+
+    @property
+    def engines(self) -> list[EngineLog]:
+        """Return every log that was told apart."""
+        return [engine for stream in self.streams.values() for engine in stream.engines]
+
+    def with_role(self, role: LogRole) -> list[EngineLog]:
+        """Return the logs of one role."""
+        return [engine for engine in self.engines if engine.role == role]
+
+    def file(self, path: str) -> FileNotes:
+        """Return the notes on one file."""
+        return self.files.setdefault(path, FileNotes(path))
+
+    def note_block(self, path: str, scanned: Scanned) -> FileNotes:
+        """Add what was counted in a block of `path` and return the file's notes."""
+        notes = self.file(path)
+        notes.lines += scanned.lines
+        notes.accepted += scanned.accepted
+        notes.origins.update(scanned.origins)
+        notes.binary |= scanned.binary
+        return notes
+
+    def engine(self, source: str, fact: Fact) -> EngineLog:
+        """Return the log that a fact belongs to."""
+        stream = self._stream(source, fact.label)
+        if fact.pid is not None and fact.pid in stream.by_pid:
+            return stream.by_pid[fact.pid]
+        return stream.engines[-1]
+
+    def _stream(self, source: str, label: str) -> _Stream:
+        key = (source, label)
+        if key not in self.streams and len(self.streams) >= _MAX_LOGS:
+            key = (source, "")
+        if key not in self.streams:
+            name = f"{source} {label}".strip()
+            self.streams[key] = _Stream([EngineLog(name, self.forced_role(source) or self.forced_role(name))])
+        return self.streams[key]
+
+    def configure(self, source: str, fact: Fact, config: EngineConfig, evidence: Evidence) -> EngineLog:
+        """Note start-up arguments; arguments of another role open a log of their own in the same stream."""
+        stream = self._stream(source, fact.label)
+        known = {engine.config.role: engine for engine in stream.engines if engine.config and engine.config.role}
+        engine = stream.engines[-1]
+        if config.role and known:
+            engine = known.get(config.role) or self._split(stream, engine)
+            stream.engines.remove(engine)
+            stream.engines.append(engine)
+        if engine.configs:
+            engine.former_ids.update(engine.engine_ids)
+            engine.engine_ids.clear()
+        engine.configs.append((config, evidence))
+        self.name_engine(source, fact, config.engine_id, engine)
+        return engine
+
+    @staticmethod
+    def _split(stream: _Stream, engine: EngineLog) -> EngineLog:
+        other = EngineLog(engine.name)
+        stream.engines.append(other)
+        return other
+
+    def name_engine(self, source: str, fact: Fact, engine_id: str | None, engine: EngineLog | None = None) -> None:
+        """Note the engine id that a process goes by."""
+        stream = self._stream(source, fact.label)
+        if engine is None:
+            owners = [known for known in stream.engines if engine_id in known.engine_ids]
+            engine = owners[0] if owners else self.engine(source, fact)
+        if engine_id and len(engine.engine_ids) < _MAX_PIDS:
+            engine.engine_ids[engine_id] = None
+        if fact.pid is not None and (len(stream.by_pid) < _MAX_PIDS or fact.pid in stream.by_pid):
+            stream.by_pid[fact.pid] = engine
+
+    def turn(self, turn_id: str) -> Turn:
+        """Return the turn of this external id, the oldest one being closed when there are too many."""
+        turn = self.turns.get(turn_id)
+        if turn is None:
+            self.turn_count += 1
+            turn = self.turns[turn_id] = Turn(turn_id)
+            if len(self.turns) > MAX_TURNS:
+                self._close(*self.turns.popitem(last=False))
+        return turn
+
+    def wants(self, handle: str, turn_id: str) -> None:
+        """Note that a turn was to read the blocks of this request on decode."""
+        self.readers[handle] = turn_id
+        if len(self.readers) > _MAX_READERS:
+            self.readers.popitem(last=False)
+
+    def router_event(self, conversation: str, event: RouterEvent) -> None:
+        """Add a router's line to its conversation, closing the one idle for longest when there are too many."""
+        self.conversations.setdefault(conversation, []).append(event)
+        self.conversations.move_to_end(conversation)
+        self.event_count += 1
+        while self.event_count > MAX_EVENTS:
+            oldest, events = self.conversations.popitem(last=False)
+            self.event_count -= len(events)
+            self.settle(oldest, events)
+
+    def settle(self, conversation: str, events: list[RouterEvent]) -> None:
+        """Write the look-up of each turn of a conversation to its turn."""
+        eras = {event.era[0] for event in events}
+        if len(eras) > 1 and all(event.stamp is not None for event in events):
+            events = sorted(events, key=lambda event: (event.stamp, event.era, event.evidence.line))
+        failed = frozenset(event.turn for event in events if event.turn and self._failed(event.turn))
+        for outcome in look_ups(events, failed):
+            turn = self.turn(outcome.turn)
+            turn.conversation = conversation or None
+            turn.number = outcome.number if conversation else None
+            turn.lookup = Lookup(outcome.result, outcome.evidence, outcome.certain)
+            turn.handle = turn.handle or outcome.handle
+
+    def _failed(self, turn_id: str) -> bool:
+        turn = self.turns.get(turn_id)
+        return turn is not None and (bool(turn.failures) or turn.seen("declined", "internal_error", "load_failed"))
+
+    def _close(self, turn_id: str, turn: Turn) -> None:
+        del turn_id
+        self.on_close(turn)
+
+    def settle_all(self) -> None:
+        """Settle what is still open; called before the rules read the casebook."""
+        for conversation, events in list(self.conversations.items()):
+            self.settle(conversation, events)

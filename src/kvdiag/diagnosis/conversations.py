@@ -1,0 +1,114 @@
+"""What a router's log tells of one conversation: for each turn a hit, or why there was no handle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from kvdiag.diagnosis.ids import external_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvdiag.diagnosis.report import Evidence
+
+EventKind = Literal["hit", "miss", "stale", "stored", "anonymous"]
+
+# The example proxy's default; its GET /health evicts older entries without a line.
+_ROUTER_TTL_S: Final = 450.0
+# Stamps are whole seconds.
+_SLACK_S: Final = 2.0
+
+
+class RouterEvent(NamedTuple):
+    """One line of a router about a conversation. `era` names the router process: (log, start-up number)."""
+
+    kind: EventKind
+    stamp: float | None
+    era: tuple[str, int]
+    evidence: Evidence
+    turn: str | None = None
+    handle: str | None = None
+    age_s: float | None = None
+    ttl_s: float | None = None
+
+
+class Outcome(NamedTuple):
+    """The look-up of one turn. `number` counts the turns of the conversation that were seen."""
+
+    turn: str
+    number: int
+    result: str
+    evidence: list[Evidence]
+    certain: bool = True
+    handle: str | None = None
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the router should hold at this point of the log."""
+
+    stored: RouterEvent | None = None
+    used: RouterEvent | None = None
+    stale: RouterEvent | None = None
+    previous: RouterEvent | None = None
+    turns: int = 0
+
+
+def look_ups(events: Sequence[RouterEvent], failed: frozenset[str] = frozenset()) -> Iterator[Outcome]:
+    """Yield the outcome of each turn of one conversation, in order.
+
+    `failed` holds the turns known to have failed: what follows such a turn is its effect.
+    """
+    held = _Held()
+    for index, event in enumerate(events):
+        if event.kind == "stored":
+            held.stored = event
+        elif event.kind == "stale":
+            held.stale = event
+        else:
+            held.turns += 1
+            yield _judge(event, held, events[index + 1 :], failed)
+            held.stale = None
+            held.previous = event
+            if event.kind == "hit":
+                held.stored, held.used = None, event
+
+
+def _judge(event: RouterEvent, held: _Held, later: Sequence[RouterEvent], failed: frozenset[str]) -> Outcome:
+    turn, number = event.turn or "", held.turns
+    if event.kind == "hit":
+        return Outcome(turn, number, "hit", [event.evidence], handle=event.handle)
+    if event.kind == "anonymous":
+        return Outcome(turn, number, "no_conversation_id", [event.evidence])
+    if held.stale is not None:
+        return Outcome(turn, number, "stale", [held.stale.evidence, event.evidence])
+    if held.previous is None:
+        return Outcome(turn, number, "first_turn", [event.evidence])
+    if held.stored is not None:
+        return _lost(event, held.stored, number)
+    if _still_running(held.previous, later):
+        return Outcome(turn, number, "first_turn" if held.used is None else "consumed", [event.evidence])
+    if held.used is not None:
+        certain = held.previous.turn not in failed
+        return Outcome(turn, number, "consumed", [event.evidence, held.used.evidence], certain=certain)
+    return Outcome(turn, number, "not_returned", [event.evidence], certain=held.previous.turn not in failed)
+
+
+def _lost(event: RouterEvent, stored: RouterEvent, number: int) -> Outcome:
+    """Judge a miss although a handle had been stored and was not used: too old, or lost."""
+    evidence = [event.evidence, stored.evidence]
+    same = event.era == stored.era
+    if same and event.stamp is not None and stored.stamp is not None:
+        age = event.stamp - stored.stamp
+        if age > (stored.ttl_s or _ROUTER_TTL_S) - _SLACK_S:
+            return Outcome(event.turn or "", number, "stale", evidence, certain=False)
+    return Outcome(event.turn or "", number, "router_lost_state", evidence, certain=not same)
+
+
+def _still_running(previous: RouterEvent, later: Sequence[RouterEvent]) -> bool:
+    """Tell whether the turn before had not ended yet: its handle is stored only later on."""
+    return any(
+        event.kind == "stored" and event.handle is not None and external_id(event.handle) == previous.turn
+        for event in later[:16]
+    )

@@ -1,0 +1,68 @@
+"""What each input was: its format, who wrote it, how much of it was recognised, the time that it covers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.diagnosis import clock
+from kvdiag.diagnosis.report import InputSummary, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvdiag.diagnosis.casebook import Casebook, FileNotes
+
+_ROUTER: Final = frozenset({"lookup_miss", "lookup_hit", "handle_sent", "router_ready", "prefill_done"})
+
+
+def summarise(notes: FileNotes) -> InputSummary:
+    """Return the summary of one file."""
+    recognised = min(sum(notes.facts.values()) + notes.accepted, notes.lines)
+    roles = {engine.role for engine in notes.logs.values()} - {None}
+    return InputSummary(
+        path=notes.path,
+        kind=kind_of(notes),
+        role=next(iter(roles)) if len(roles) == 1 else "mixed" if roles else None,
+        lines=notes.lines,
+        recognised=recognised,
+        skipped=notes.lines - recognised,
+        from_=clock.render(notes.first),
+        to=clock.render(notes.last),
+        problem=notes.problem or _problem(notes),
+    )
+
+
+def kind_of(notes: FileNotes) -> str:
+    """Return the name of the file's format."""
+    for test, name in _KINDS:
+        if test(notes):
+            return name or next(iter(notes.systems))
+    return "unknown"
+
+
+def _problem(notes: FileNotes) -> str | None:
+    kind = kind_of(notes)
+    if kind in {"empty", "binary", "unknown"}:
+        return {"empty": "empty", "binary": "binary, not a log", "unknown": "no line of a known format"}[kind]
+    return f"a log of {kind}, not of vLLM" if kind in notes.systems else None
+
+
+_KINDS: Final[tuple[tuple[Callable[[FileNotes], bool], str], ...]] = (
+    (lambda n: n.problem is not None, "unreadable"),
+    (lambda n: n.lines == 0, "empty"),
+    (lambda n: n.binary, "binary"),
+    (lambda n: bool(n.systems) and not n.origins["vllm"], ""),
+    (lambda n: n.facts["record"] > 0, "records"),
+    (lambda n: n.origins["vllm"] > 0, "vllm"),
+    (lambda n: any(n.facts[kind] for kind in _ROUTER), "proxy"),
+    (lambda n: n.facts["toy_ready"] + n.facts["router_error"] > 0, "toy-proxy"),
+    (lambda n: n.origins["access"] > 0 or n.accepted > 0, "access"),
+    (lambda n: n.origins["native"] > 0, "nixl"),
+)
+
+
+def window(book: Casebook) -> Window:
+    """Return the time that all inputs cover together; dated stamps count first."""
+    stamps = [stamp for notes in book.files.values() for stamp in (notes.first, notes.last) if stamp is not None]
+    known = [stamp for stamp in stamps if clock.dated(stamp)] or stamps
+    return Window(from_=clock.render(min(known, default=None)), to=clock.render(max(known, default=None)))

@@ -1,0 +1,217 @@
+"""One turn's marks into its causes. What happened first and deepest wins; the rest is its effect.
+
+A 500 after a decline is the decline; a lease that lapsed after a failed transfer is the failure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.causes import CAUSES, OUTCOMES, Confidence
+from kvdiag.diagnosis.ids import external_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvdiag.diagnosis.casebook import Casebook
+    from kvdiag.diagnosis.engines import Failure
+    from kvdiag.diagnosis.report import Evidence
+    from kvdiag.diagnosis.turns import Turn
+
+EFFECTS: Final = ("skipped", "load_failed", "internal_error", "aborted")
+_HANDSHAKES: Final = ("handshake",)
+# The KV had arrived: nothing was lost but the message that frees the peer's blocks.
+_HARMLESS: Final = frozenset({"notification_failed", "transfer_release_failed", "push_reg_notif_failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why one turn could not reuse, failed or was slow."""
+
+    cause: str
+    detail: str | None
+    confidence: Confidence
+    evidence: list[Evidence] = field(default_factory=list)
+    failed: bool = False
+    """The turn ended in an error or never."""
+
+
+def judge(turn: Turn, book: Casebook) -> Fault | None:
+    """Return the turn's fault, None where all that is known of it is an outcome or nothing."""
+    for step in _STEPS:
+        fault = step(turn, book)
+        if fault is not None:
+            return fault
+    return None
+
+
+def outcome(turn: Turn) -> str | None:
+    """Return how a turn without a fault ended: first_turn, remote_hit, local_hit or below_threshold."""
+    if turn.record is not None and turn.record.cause in OUTCOMES:
+        return turn.record.cause
+    if turn.seen("below_threshold"):
+        return "below_threshold"
+    if turn.lookup is not None:
+        return {"hit": "remote_hit", "first_turn": "first_turn"}.get(turn.lookup.result)
+    return None
+
+
+def _failed(turn: Turn) -> bool:
+    return turn.seen("load_failed", "internal_error", "aborted", "engine_dead")
+
+
+def _support(turn: Turn, book: Casebook) -> list[Evidence]:
+    """Return the effects, and the handle's own lines on decode."""
+    held = book.turns.get(external_id(turn.handle)) if turn.handle else None
+    other = held.evidence("released") if held is not None and held is not turn else []
+    return [*turn.evidence(*EFFECTS, "released"), *other, *turn.evidence("handle_sent")]
+
+
+def _suspect(turn: Turn, book: Casebook) -> Fault | None:
+    if not turn.seen("read_after_release"):
+        return None
+    evidence = [*turn.evidence("read_after_release", "released"), *_support(turn, book)]
+    return Fault("suspect_kv", "read_after_release", "certain", evidence)
+
+
+def _declined(turn: Turn, book: Casebook) -> Fault | None:
+    if not turn.seen("declined"):
+        return None
+    detail = "failed_request" if turn.seen("load_failed", "internal_error") else "declined"
+    evidence = [*turn.evidence("declined"), *_support(turn, book)]
+    return Fault("expired_remote_read", detail, "certain", evidence, failed=_failed(turn))
+
+
+def _transfer(turn: Turn, book: Casebook) -> Fault | None:
+    serious = [failure for failure in turn.failures if failure.type not in _HARMLESS]
+    if not serious:
+        return None
+    cause, detail = failure_cause(serious[0], turn, book)
+    evidence = [*(failure.evidence for failure in serious[:2]), *_support(turn, book)]
+    return Fault(cause, detail, "certain", evidence, failed=_failed(turn))
+
+
+def failure_cause(failure: Failure, turn: Turn | None, book: Casebook) -> tuple[str, str | None]:
+    """Return the cause that a failed transfer or handshake comes down to."""
+    engines = [mark.engine for mark in turn.marks.get(failure.type, ())] if turn is not None else []
+    reasons = {failure.reason, *(engine.peer_reasons.get(failure.peer or "") for engine in engines or book.engines)}
+    if "restarted" in reasons or _was_replaced(failure.peer, book):
+        return "peer_unreachable", "restarted"
+    if not any(word in failure.type for word in _HANDSHAKES) and "incompatible" not in reasons:
+        return "transfer_failed", None
+    return "peer_unreachable", "incompatible" if "incompatible" in reasons else "handshake_failed"
+
+
+def _was_replaced(peer: str | None, book: Casebook) -> bool:
+    return peer is not None and any(peer in engine.replaced or peer in engine.former_ids for engine in book.engines)
+
+
+def _recorded(turn: Turn, _book: Casebook) -> Fault | None:
+    """Take the router's or connector's own word for it."""
+    record = turn.record
+    if record is not None and record.cause and record.cause not in OUTCOMES and turn.record_at is not None:
+        cause = record.cause if record.cause in CAUSES else "unexplained"
+        detail = record.detail if record.detail in CAUSES[cause].details else None
+        return Fault(cause, detail, "certain", [turn.record_at], failed=record.status >= 500)
+    return _event_fault(turn)
+
+
+def _event_fault(turn: Turn) -> Fault | None:
+    for kind in ("event_failure", "event_decline"):
+        for mark in turn.marks.get(kind, ()):
+            event = mark.data["event"]
+            if event.cause in CAUSES and event.cause not in OUTCOMES:
+                detail = event.detail if event.detail in CAUSES[event.cause].details else None
+                return Fault(event.cause, detail, "certain", [mark.evidence])
+    return None
+
+
+def _handoff(turn: Turn, _book: Casebook) -> Fault | None:
+    if turn.seen("push_timeout"):
+        return Fault("expired_handoff", None, "certain", turn.evidence("push_timeout"), failed=_failed(turn))
+    for mark in turn.marks.get("released", ()):
+        if turn.failures or turn.seen("aborted", "engine_dead"):
+            return None
+        if mark.engine.role == "prefill" or mark.data["old"]:
+            return Fault("expired_handoff", None, "certain", turn.evidence("released", *EFFECTS))
+        if mark.engine.role is None and not mark.engine.bidirectional and not _stored(turn):
+            return Fault("expired_handoff", None, "possible", turn.evidence("released"))
+    return None
+
+
+def _stored(turn: Turn) -> bool:
+    """Tell whether the router got a handle for this turn: then its blocks are held on decode."""
+    return turn.blocks is not None
+
+
+def _incomplete(turn: Turn, _book: Casebook) -> Fault | None:
+    if not turn.seen("params_incomplete"):
+        return None
+    return Fault("missing_metadata", "incomplete", "certain", turn.evidence("params_incomplete"))
+
+
+def _engine_dead(turn: Turn, _book: Casebook) -> Fault | None:
+    if not turn.seen("engine_dead"):
+        return None
+    return Fault("upstream_error", None, "certain", turn.evidence("engine_dead"), failed=True)
+
+
+def _harmless(turn: Turn, _book: Casebook) -> Fault | None:
+    if not turn.failures:
+        return None
+    evidence = [failure.evidence for failure in turn.failures[:2]] + turn.evidence("released")
+    return Fault("transfer_failed", None, "possible", evidence)
+
+
+def _load_failed(turn: Turn, _book: Casebook) -> Fault | None:
+    """A load that failed without a line that says why (filtered, cut)."""
+    if not turn.seen("load_failed", "skipped"):
+        return None
+    return Fault("transfer_failed", None, "likely", turn.evidence("load_failed", *EFFECTS), failed=_failed(turn))
+
+
+def _looked_up(turn: Turn, book: Casebook) -> Fault | None:
+    lookup = turn.lookup
+    if lookup is None or lookup.result not in CAUSES["missing_metadata"].details:
+        return None
+    cause, detail = "missing_metadata", lookup.result
+    if detail in {"not_returned", "router_lost_state"} and is_off("decode", book):
+        cause, detail = "feature_off", "decode"
+    confidence: Confidence = "certain" if lookup.certain else "likely"
+    if detail == "consumed" and not lookup.certain:
+        confidence = "possible"
+    return Fault(cause, detail, confidence, [*lookup.evidence, *turn.evidence("no_conversation_id")])
+
+
+def is_off(role: str, book: Casebook) -> bool:
+    """Tell whether start-up arguments show that bidirectional transfer is off on every engine of a role."""
+    engines = [engine for engine in book.engines if engine.role == role]
+    configs = [engine.config for engine in engines]
+    return (
+        bool(configs)
+        and all(config is not None and config.connector and not config.bidirectional for config in configs)
+        and not any(engine.bidirectional for engine in engines)
+    )
+
+
+def _aborted(turn: Turn, _book: Casebook) -> Fault | None:
+    if not turn.seen("aborted"):
+        return None
+    return Fault("client", "aborted", "certain", turn.evidence("aborted", "released"), failed=True)
+
+
+_STEPS: Final[tuple[Callable[[Turn, Casebook], Fault | None], ...]] = (
+    _suspect,
+    _declined,
+    _transfer,
+    _recorded,
+    _handoff,
+    _incomplete,
+    _engine_dead,
+    _load_failed,
+    _harmless,
+    _looked_up,
+    _aborted,
+)
+"""In order of depth: the first step that knows a cause decides."""

@@ -1,0 +1,98 @@
+"""Python reprs in log lines: start-up arguments, `kv_transfer_params`, failure contexts.
+
+Lines may be cut, and the text in them is a stranger's: single fields are picked out, nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal
+
+from kvdiag.events import Role  # noqa: TC001 - part of a dataclass
+
+_READ_KEYS: Final = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_num_tokens")
+_ROLES: Final[dict[str, Role]] = {"kv_producer": "prefill", "kv_consumer": "decode"}
+
+
+@cache
+def _field(name: str) -> re.Pattern[str]:
+    return re.compile(rf"['\"]?\b{name}['\"]?\s*[:=]\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.+-]+|\[))")
+
+
+def pick(text: str, name: str) -> str | None:
+    """Return the value of `name` in a dict or keyword repr as text; None where it is missing or None."""
+    match = _field(name).search(text)
+    if match is None:
+        return None
+    value = next((group for group in match.groups() if group is not None), "")
+    return None if value in {"None", "null"} else value
+
+
+def pick_int(text: str, name: str) -> int | None:
+    """Return the value of `name` as a number, None where it is none."""
+    value = pick(text, name)
+    return int(value) if value is not None and value.isdecimal() and len(value) < 16 else None
+
+
+def pick_bool(text: str, name: str) -> bool | None:
+    """Return the value of `name` as a truth value, None where it is missing."""
+    value = pick(text, name)
+    return None if value is None else value.lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What an engine's start-up arguments say about KV transfer."""
+
+    connector: str | None
+    engine_id: str | None
+    role: Role | None
+    bidirectional: bool
+    ttl_s: int | None
+    threshold: int | None
+    failure_policy: str | None
+
+
+def read_config(arguments: str) -> EngineConfig:
+    """Return the KV transfer part of `non-default args: {..}`."""
+    return EngineConfig(
+        connector=pick(arguments, "kv_connector"),
+        engine_id=pick(arguments, "engine_id"),
+        role=_ROLES.get(pick(arguments, "kv_role") or ""),
+        bidirectional=pick_bool(arguments, "bidirectional_kv_xfer") is True,
+        ttl_s=pick_int(arguments, "decoder_kv_blocks_ttl"),
+        threshold=pick_int(arguments, "kv_recompute_threshold"),
+        failure_policy=pick(arguments, "kv_load_failure_policy"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TransferParams:
+    """What a request's `kv_transfer_params` ask for. `handle` is the request that holds the blocks."""
+
+    role: Role | None
+    handle: str | None
+    state: Literal["none", "usable", "incomplete"]
+    """Whether prefill was given something to read back."""
+    missing: tuple[str, ...] = ()
+    remote_tokens: int | None = None
+
+
+def read_params(text: str) -> TransferParams:
+    """Return the meaning of a `kv_transfer_params` repr."""
+    role: Role | None = None
+    if pick_bool(text, "do_remote_decode"):
+        role = "prefill"
+    elif pick_bool(text, "do_remote_prefill"):
+        role = "decode"
+    handle = pick(text, "remote_request_id")
+    if role != "prefill" or pick(text, "remote_block_ids") is None:
+        return TransferParams(role, handle, "none")
+    # A line that was cut says nothing about what came after the cut.
+    whole = text.rstrip().endswith(("}", ")", ".", "'"))
+    missing = tuple(key for key in _READ_KEYS if pick(text, key) is None) if whole else ()
+    return TransferParams(
+        role, handle, "incomplete" if missing else "usable", missing, pick_int(text, "remote_num_tokens")
+    )

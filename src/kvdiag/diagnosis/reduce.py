@@ -1,0 +1,372 @@
+"""Facts into the casebook, one small function for each kind of fact."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kvdiag.diagnosis import parameters, records
+from kvdiag.diagnosis.conversations import EventKind, RouterEvent
+from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog, Failure, LogRole
+from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.report import Evidence
+from kvdiag.diagnosis.series import Series, load_sample, transfer_sample
+from kvdiag.diagnosis.turns import Mark, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvdiag.diagnosis.casebook import Casebook
+    from kvdiag.diagnosis.facts import Fact, Scanned
+
+_QUOTED: Final = re.compile(r"'([^']{1,300})'")
+_SERVING: Final = re.compile(r"/(?:v1/)?(?:chat/completions|completions|responses|messages|inference|generate)")
+_MAX_TYPES: Final = 64
+
+
+class Seen(NamedTuple):
+    """One fact on its way into the casebook."""
+
+    book: Casebook
+    engine: EngineLog
+    fact: Fact
+    evidence: Evidence
+    source: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Return the fact's data."""
+        return self.fact.data
+
+    def turn(self, *, suffixed: bool = True) -> Turn:
+        """Return the turn that the fact names."""
+        return self.book.turn(external_id(self.data["id"], suffixed=suffixed))
+
+    def mark(self, kind: str, turn: Turn | None = None, *, suffixed: bool = True) -> Turn:
+        """Note the fact with its turn."""
+        turn = turn or self.turn(suffixed=suffixed)
+        turn.mark(kind, Mark(self.evidence, self.engine, self.fact.stamp, self.data))
+        return turn
+
+    def note(self, kind: str | None = None) -> None:
+        """Note the fact with its engine."""
+        self.engine.note(kind or self.fact.kind, self.evidence)
+
+
+def add_block(book: Casebook, source: str, path: str, scanned: Scanned) -> None:
+    """Put everything that one block of `path` (a file of `source`) holds into the casebook."""
+    notes = book.note_block(path, scanned)
+    offset = notes.lines - scanned.lines
+    for fact in scanned.facts:
+        notes.facts[fact.kind] += 1
+        if fact.stamp is not None:
+            notes.first = fact.stamp if notes.first is None else notes.first
+            notes.last = fact.stamp
+        if fact.kind == "foreign":
+            notes.systems[str(fact.data.get("system", "another system"))] += 1
+            continue
+        engine = book.engine(source, fact)
+        notes.logs.setdefault(engine.name, engine)
+        engine.is_vllm |= fact.origin == "vllm"
+        evidence = Evidence(path=path, line=offset + fact.line, text=fact.text)
+        handler = _HANDLERS.get(fact.kind)
+        if handler is not None:
+            handler(Seen(book, engine, fact, evidence, source))
+
+
+def _declined(seen: Seen) -> None:
+    seen.engine.votes["prefill"] += 1
+    seen.mark("declined")
+
+
+def _released(seen: Seen) -> None:
+    if seen.data["old"]:
+        seen.engine.votes["prefill"] += 1
+    seen.mark("released")
+
+
+def _load_failed(seen: Seen) -> None:
+    ids = _QUOTED.findall(seen.data["ids"])
+    for engine_id in ids[:MAX_ERRORS]:
+        turn = seen.mark("load_failed", seen.book.turn(external_id(engine_id)))
+        turn.tokens_lost = max(turn.tokens_lost or 0, int(seen.data["tokens"][:12]) // max(len(ids), 1))
+    if not ids:
+        seen.note()
+
+
+def _nixl_failure(seen: Seen) -> None:
+    context = seen.data.get("context") or ""
+    request = seen.data.get("id") or parameters.pick(context, "request_id")
+    peer = seen.data.get("peer") or parameters.pick(context, "remote_engine_id")
+    failure = Failure(seen.data["type"], seen.evidence, peer)
+    seen.engine.last_failure[seen.fact.pid] = failure
+    if len(seen.engine.last_failure) > _MAX_TYPES:
+        seen.engine.last_failure.pop(next(iter(seen.engine.last_failure)))
+    if request is None:
+        kept = seen.engine.failures.setdefault(failure.type, [])
+        if len(kept) < MAX_ERRORS and len(seen.engine.failures) < _MAX_TYPES:
+            kept.append(failure)
+        return
+    turn = seen.mark(failure.type, seen.book.turn(external_id(request)))
+    if len(turn.failures) < _MAX_TYPES:
+        turn.failures.append(failure)
+    if (handle := parameters.pick(context, "remote_request_id")) and external_id(handle) != turn.id:
+        seen.engine.votes["prefill"] += 1
+        _wants(seen, handle, turn)
+
+
+def _reason(reason: str) -> Callable[[Seen], None]:
+    def give(seen: Seen) -> None:
+        failure = seen.engine.last_failure.get(seen.fact.pid) or next(reversed(seen.engine.last_failure.values()), None)
+        if failure is None:
+            seen.note(reason)
+            return
+        failure.reason = (
+            _mismatch(seen) if reason == "restarted" else seen.data.get("status") or failure.reason or reason
+        )
+        if failure.peer and len(seen.engine.peer_reasons) < MAX_ERRORS:
+            seen.engine.peer_reasons.setdefault(failure.peer, failure.reason)
+
+    return give
+
+
+def _mismatch(seen: Seen) -> str:
+    """A peer that answers with our own engine id is no peer: the side channel address is wrong."""
+    return "unreachable" if seen.data["received"] in seen.engine.engine_ids else "restarted"
+
+
+def _engine_replaced(seen: Seen) -> None:
+    if len(seen.engine.replaced) < MAX_ERRORS:
+        seen.engine.replaced.setdefault(seen.data.get("old") or seen.data["peer"], seen.evidence)
+
+
+def _config(seen: Seen) -> None:
+    config = parameters.read_config(seen.data["args"])
+    engine = seen.book.configure(seen.source, seen.fact, config, seen.evidence)
+    engine.ttl_s = config.ttl_s or engine.ttl_s
+
+
+def _version(seen: Seen) -> None:
+    if len(seen.engine.versions) < MAX_ERRORS:
+        seen.engine.versions[seen.data["version"]] = None
+
+
+def _bidirectional_on(seen: Seen) -> None:
+    seen.engine.bidirectional = seen.engine.bidirectional or seen.evidence
+    seen.engine.ttl_s = int(seen.data["ttl"][:9])
+
+
+def _engine_named(seen: Seen) -> None:
+    seen.book.name_engine(seen.source, seen.fact, seen.data["engine"])
+
+
+def _process_started(seen: Seen) -> None:
+    seen.engine.starts += 1
+
+
+def _below_threshold(seen: Seen) -> None:
+    seen.engine.votes["prefill"] += 1
+    turn = seen.mark("below_threshold")
+    turn.remote_tokens = 0
+
+
+def _matched(seen: Seen) -> None:
+    params = parameters.read_params(seen.data["params"])
+    _vote(seen, params.role)
+    if params.role == "prefill":
+        seen.note(f"params_{params.state}")
+
+
+def _allocated(seen: Seen) -> None:
+    params = parameters.read_params(seen.data["params"])
+    _vote(seen, params.role)
+    if params.role == "prefill" and int(seen.data["external"][:9]) > 0:
+        seen.note("read_claimed")
+
+
+def _received(seen: Seen) -> None:
+    params = parameters.read_params(seen.data["body"].rpartition("kv_transfer_params")[2])
+    if params.role is None:
+        return
+    _vote(seen, params.role)
+    turn = seen.mark(f"received_{params.role}", suffixed=False)
+    turn.first_seen = turn.first_seen if turn.first_seen is not None else seen.fact.stamp
+    if params.role == "prefill":
+        turn.mark(f"params_{params.state}", Mark(seen.evidence, seen.engine, seen.fact.stamp))
+        if params.handle:
+            _wants(seen, params.handle, turn)
+
+
+def _wants(seen: Seen, handle: str, turn: Turn) -> None:
+    turn.handle = turn.handle or handle
+    seen.book.wants(handle, turn.id)
+
+
+def _vote(seen: Seen, role: LogRole | None) -> None:
+    if role is not None:
+        seen.engine.votes[role] += 1
+
+
+def _aborted(seen: Seen) -> None:
+    for engine_id in re.split(r"[,\s]+", seen.data["ids"].strip("[]{}"))[:MAX_ERRORS]:
+        if engine_id.strip("'\""):
+            seen.mark("aborted", seen.book.turn(external_id(engine_id.strip("'\""))))
+
+
+def _mark(kind: str, *, suffixed: bool = True) -> Callable[[Seen], None]:
+    def mark(seen: Seen) -> None:
+        seen.mark(kind, suffixed=suffixed)
+
+    return mark
+
+
+def _note(seen: Seen) -> None:
+    seen.note()
+
+
+def _http_error(seen: Seen) -> None:
+    if seen.data["method"] != "POST" or not _SERVING.search(seen.data["route"]):
+        return
+    seen.note("refused" if seen.data["status"].startswith("4") else "http_5xx")
+
+
+def _load(seen: Seen) -> None:
+    index = seen.data["engine"] or ""
+    loads = seen.engine.loads
+    if index in loads or len(loads) < MAX_ERRORS:
+        loads.setdefault(index, Series()).add(load_sample(seen.data, seen.fact.stamp, seen.evidence))
+
+
+def _transfers(seen: Seen) -> None:
+    sample = transfer_sample(seen.data["pairs"], seen.fact.stamp, seen.evidence)
+    if sample is None:
+        return
+    seen.engine.transfers.add(sample)
+    counts = seen.engine.counts
+    counts["transfers_succeeded"] += sample.succeeded
+    counts["transfers_failed"] += sample.failed
+    counts["kv_expired"] += sample.expired
+    counts["late_notifications"] += sample.late_notifications
+    for kind in ("failed", "expired", "late_notifications"):
+        if getattr(sample, kind):
+            seen.engine.note(f"counted_{kind}", seen.evidence)
+
+
+def _router_event(kind: EventKind, seen: Seen, turn: str | None, handle: str | None = None) -> None:
+    seen.engine.votes["router"] += 1
+    ttl = seen.data.get("ttl")
+    event = RouterEvent(
+        kind,
+        seen.fact.stamp,
+        (seen.engine.name, seen.engine.starts),
+        seen.evidence,
+        turn,
+        handle,
+        ttl_s=float(ttl) if ttl else None,
+    )
+    seen.book.router_event(seen.data.get("conversation") or "", event)
+
+
+def _lookup_miss(seen: Seen) -> None:
+    turn = seen.turn(suffixed=False)
+    turn.first_seen = seen.fact.stamp
+    _router_event("miss" if seen.data["conversation"] else "anonymous", seen, turn.id)
+
+
+def _no_conversation_id(seen: Seen) -> None:
+    seen.engine.votes["router"] += 1
+    seen.mark("no_conversation_id", suffixed=False)
+
+
+def _handle_sent(seen: Seen) -> None:
+    turn = seen.turn(suffixed=False)
+    turn.first_seen = seen.fact.stamp
+    seen.mark("handle_sent", turn)
+    _wants(seen, seen.data["handle"], turn)
+    _router_event("hit", seen, turn.id, seen.data["handle"])
+
+
+def _handle_stored(seen: Seen) -> None:
+    turn = seen.book.turn(external_id(seen.data["handle"]))
+    turn.blocks = int(seen.data["blocks"][:9])
+    _router_event("stored", seen, None, seen.data["handle"])
+
+
+def _lookup_stale(seen: Seen) -> None:
+    _router_event("stale", seen, None)
+
+
+def _prefill_done(seen: Seen) -> None:
+    seen.engine.votes["router"] += 1
+    turn = seen.mark("prefill_done", suffixed=False)
+    turn.prefill_s = int(seen.data["ms"][:9]) / 1000
+
+
+def _upstream_call(seen: Seen) -> None:
+    seen.engine.votes["router"] += 1
+    if seen.data["status"].startswith("5"):
+        seen.note("upstream_5xx")
+
+
+def _router_line(seen: Seen) -> None:
+    seen.engine.votes["router"] += 1
+    _note(seen)
+
+
+_HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
+    "declined": _declined,
+    "released": _released,
+    "read_after_release": _mark("read_after_release"),
+    "push_timeout": _mark("push_timeout"),
+    "skipped": _mark("skipped"),
+    "load_failed": _load_failed,
+    "load_recovered": _note,
+    "nixl_failure": _nixl_failure,
+    "engine_id_mismatch": _reason("restarted"),
+    "incompatible": _reason("incompatible"),
+    "unreachable": _reason("unreachable"),
+    "status_error": _reason("status"),
+    "engine_replaced": _engine_replaced,
+    "state_released": _engine_replaced,
+    "config": _config,
+    "version": _version,
+    "bidirectional_on": _bidirectional_on,
+    "engine_named": _engine_named,
+    "process_started": _process_started,
+    "no_connector": _note,
+    "nixl_missing": _note,
+    "invalid_params": _note,
+    "below_threshold": _below_threshold,
+    "matched": _matched,
+    "allocated": _allocated,
+    "received": _received,
+    "aborted": _aborted,
+    "aborted_outside": _mark("aborted", suffixed=False),
+    "internal_error": _mark("internal_error", suffixed=False),
+    "engine_dead": _mark("engine_dead", suffixed=False),
+    "fatal": _note,
+    "stalled": _note,
+    "crash": _note,
+    "http_error": _http_error,
+    "load": _load,
+    "transfers": _transfers,
+    "preempted": _note,
+    "router_ready": _router_line,
+    "toy_ready": _router_line,
+    "router_error": _router_line,
+    "connect_error": _note,
+    "sidecar_error": _note,
+    "lookup_miss": _lookup_miss,
+    "lookup_stale": _lookup_stale,
+    "handle_sent": _handle_sent,
+    "handle_stored": _handle_stored,
+    "no_conversation_id": _no_conversation_id,
+    "prefill_done": _prefill_done,
+    "upstream_call": _upstream_call,
+    "native_failure": _note,
+    "native_notification": _note,
+    "telemetry_off": _note,
+    "slow_transport": _note,
+    "handshake_time": _note,
+    "record": records.add_record,
+}

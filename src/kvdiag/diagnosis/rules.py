@@ -1,0 +1,309 @@
+"""The rules, as data: the causes that each can find, the input that it needs, and how it judges the casebook.
+
+A rule is *fired* when it returns tallies, *clear* when its input is there and it returns none, and *not evaluated*
+when the input that would show the fault is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.diagnosis.findings import Tally
+from kvdiag.diagnosis.judge import failure_cause, is_off
+from kvdiag.diagnosis.loads import congestion
+from kvdiag.diagnosis.transfers import slow_transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kvdiag.causes import Confidence
+    from kvdiag.diagnosis.casebook import Casebook
+    from kvdiag.diagnosis.engines import EngineLog
+    from kvdiag.diagnosis.report import Evidence
+
+Tallies = dict[tuple[str, str | None], Tally]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. `judge` sees the tallies of single turns and returns what the whole logs add to them."""
+
+    id: str
+    causes: tuple[str, ...]
+    needs: str
+    ready: Callable[[Casebook], bool]
+    judge: Callable[[Casebook, Tallies], list[Tally]]
+
+
+def _nothing(_book: Casebook, _tallies: Tallies) -> list[Tally]:
+    return []
+
+
+def _tally(cause: str, detail: str | None, confidence: Confidence, turns: int, evidence: Iterable[Evidence]) -> Tally:
+    tally = Tally(cause, detail)
+    tally.add(confidence, evidence, turns=turns)
+    return tally
+
+
+def _turns(tallies: Tallies, *causes: str) -> int:
+    return sum(tally.turns for (cause, _), tally in tallies.items() if cause in causes)
+
+
+def _notes(engines: Iterable[EngineLog], *kinds: str) -> list[Evidence]:
+    return [evidence for engine in engines for kind in kinds for evidence in engine.notes.get(kind, ())]
+
+
+# -- expiry -----------------------------------------------------------------------------------------------------
+
+
+def _counted_expiries(book: Casebook, tallies: Tallies) -> list[Tally]:
+    """Expiry counters without the lines that would name requests: which of the two causes cannot be told.
+
+    On decode the counter rises whenever a conversation simply ends.
+    """
+    if _turns(tallies, "expired_remote_read", "expired_handoff", "suspect_kv"):
+        return []
+    engines = [e for e in book.engines if e.role != "decode" and e.counts["kv_expired"] and not e.counts["released"]]
+    count = sum(engine.counts["kv_expired"] for engine in engines)
+    reads = any(engine.counts["transfers_succeeded"] or engine.bidirectional for engine in engines)
+    cause = "expired_remote_read" if reads else "expired_handoff"
+    return [_tally(cause, None, "possible", count, _notes(engines, "counted_expired"))] if count else []
+
+
+def _counted_late_notifications(book: Casebook, tallies: Tallies) -> list[Tally]:
+    engines = [engine for engine in book.engines if engine.counts["late_notifications"]]
+    if not engines or _turns(tallies, "suspect_kv"):
+        return []
+    count = sum(engine.counts["late_notifications"] for engine in engines)
+    evidence = _notes(engines, "counted_late_notifications")
+    return [_tally("suspect_kv", "read_after_release", "likely", count, evidence)]
+
+
+# -- peers and transfers ----------------------------------------------------------------------------------------
+
+
+def _unassigned_failures(book: Casebook, tallies: Tallies) -> list[Tally]:
+    """Set-up failures that no request was blamed for, and peers that were replaced."""
+    if _turns(tallies, "peer_unreachable"):
+        return []
+    found: Tallies = {}
+    for engine in book.engines:
+        for failure in (item for items in engine.failures.values() for item in items):
+            cause, detail = failure_cause(failure, None, book)
+            if cause == "peer_unreachable":
+                found.setdefault((cause, detail), Tally(cause, detail)).add("likely", [failure.evidence])
+    replaced = [evidence for engine in book.engines for evidence in engine.replaced.values()]
+    if not found and replaced:
+        return [_tally("peer_unreachable", "restarted", "possible", 0, replaced)]
+    return list(found.values())
+
+
+def _counted_failures(book: Casebook, tallies: Tallies) -> list[Tally]:
+    if _turns(tallies, "transfer_failed", "peer_unreachable"):
+        return []
+    engines = [engine for engine in book.engines if engine.counts["transfers_failed"] and not engine.failures]
+    count = sum(engine.counts["transfers_failed"] for engine in engines)
+    if count:
+        return [_tally("transfer_failed", None, "likely", count, _notes(engines, "counted_failed"))]
+    vllm = [e for e in book.engines if e.role in {"prefill", "decode"} and e.notes.get("native_failure")]
+    evidence = _notes(vllm, "native_failure")
+    return [_tally("transfer_failed", None, "possible", 0, evidence)] if evidence else []
+
+
+def _slow_transfers(book: Casebook, _tallies: Tallies) -> list[Tally]:
+    found = []
+    for engine in book.engines:
+        slow = slow_transfers(engine)
+        if slow is None:
+            continue
+        lines = [sample.evidence for sample in slow.samples] + engine.notes.get("slow_transport", [])[:1]
+        tally = _tally("slow_transfer", slow.direction, "likely", slow.transfers, lines)
+        tally.lose(None, slow.seconds)
+        found.append(tally)
+    return found
+
+
+# -- configuration ----------------------------------------------------------------------------------------------
+
+
+def _no_connector(book: Casebook, _tallies: Tallies) -> list[Tally]:
+    engines = [engine for engine in book.engines if engine.notes.get("no_connector")]
+    if not engines:
+        return []
+    by_role: dict[str | None, int] = {}
+    for engine in engines:
+        by_role[engine.role] = by_role.get(engine.role, 0) + engine.counts["no_connector"]
+    computing = [
+        s.evidence
+        for e in book.with_role("decode")
+        for series in e.loads.values()
+        for s in series.samples
+        if s.prompt_rate > 0
+    ]
+    evidence = [*_notes(engines, "no_connector"), *computing[:2]]
+    return [_tally("feature_off", "no_connector", "certain", max(by_role.values()), evidence)]
+
+
+def _one_side_off(book: Casebook, tallies: Tallies) -> list[Tally]:
+    """Start-up arguments that differ: bidirectional on one side only."""
+    off = [role for role in ("prefill", "decode") if is_off(role, book)]
+    on = [engine for engine in book.engines if engine.bidirectional or (engine.config and engine.config.bidirectional)]
+    if not off or not on or ("feature_off", off[0]) in tallies:
+        return []
+    engines = [engine for engine in book.engines if engine.role == off[0]]
+    lines = [engine.configs[-1][1] for engine in engines if engine.configs]
+    return [_tally("feature_off", off[0], "likely", 0, [*lines, *_notes(engines, "nixl_missing")])]
+
+
+def _invalid_params(book: Casebook, _tallies: Tallies) -> list[Tally]:
+    engines = [e for e in book.engines if e.notes.get("invalid_params") or e.notes.get("params_incomplete")]
+    count = sum(max(engine.counts["invalid_params"], engine.counts["params_incomplete"]) for engine in engines)
+    evidence = _notes(engines, "invalid_params", "params_incomplete")
+    return [_tally("missing_metadata", "incomplete", "certain", count, evidence)] if count else []
+
+
+# -- load -------------------------------------------------------------------------------------------------------
+
+
+def _congested(book: Casebook, _tallies: Tallies) -> list[Tally]:
+    found = []
+    for engine in book.engines:
+        for item in congestion(engine):
+            evidence = [sample.evidence for sample in item.samples]
+            found.append(_tally(item.cause, item.detail, "likely", item.waiting, evidence))
+        if lines := engine.notes.get("preempted"):
+            found.append(_tally("kv_pressure", "preempted", "certain", engine.counts["preempted"], lines))
+    return found
+
+
+# -- errors -----------------------------------------------------------------------------------------------------
+
+
+def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
+    """Errors that no cause explains: an engine that died, a router that reached none, bare 5xx answers."""
+    dead = _notes(book.engines, "fatal", "crash", "stalled")
+    routers = [engine for engine in book.engines if engine.counts["router_error"] or engine.counts["connect_error"]]
+    seen = max((_errors(engine) for engine in book.engines), default=0)
+    explained = sum(tally.failed for (cause, _), tally in tallies.items() if cause != "upstream_error")
+    known = tallies.get(("upstream_error", None))
+    excess = seen - explained - (known.turns if known else 0)
+    if excess <= 0 and not dead:
+        return []
+    if excess <= 0 and explained:
+        return []
+    lines = _notes(book.engines, "router_error", "http_5xx", "upstream_5xx") + _notes(routers, "connect_error")
+    confidence: Confidence = "certain" if dead or routers else "likely"
+    return [_tally("upstream_error", None, confidence, max(excess, 0), [*lines[:4], *dead, *lines[4:]])]
+
+
+def _errors(engine: EngineLog) -> int:
+    """Return the failed requests of one log, each of which may have left several lines."""
+    counts = engine.counts
+    return max(counts["router_error"], counts["http_5xx"], counts["upstream_5xx"])
+
+
+# -- readiness --------------------------------------------------------------------------------------------------
+
+
+def _has(role: str) -> Callable[[Casebook], bool]:
+    return lambda book: any(engine.role == role for engine in book.engines)
+
+
+def _has_engine(book: Casebook) -> bool:
+    return any(engine.role in {"prefill", "decode"} for engine in book.engines)
+
+
+def _has_loads(book: Casebook) -> bool:
+    return any(engine.loads for engine in book.engines)
+
+
+def _has_transfers(book: Casebook) -> bool:
+    return any(engine.transfers.seen for engine in book.engines)
+
+
+def _has_look_ups(book: Casebook) -> bool:
+    return bool(book.conversations) or _has_records(book)
+
+
+def _has_records(book: Casebook) -> bool:
+    return any(turn.record is not None for turn in book.turns.values())
+
+
+def _has_configs(book: Casebook) -> bool:
+    return any(engine.configs for engine in book.engines)
+
+
+def _has_answers(book: Casebook) -> bool:
+    return _has_engine(book) or any(notes.accepted for notes in book.files.values()) or _has_look_ups(book)
+
+
+RULES: Final = (
+    Rule(
+        "expired_remote_read",
+        ("expired_remote_read", "expired_handoff"),
+        "prefill's log",
+        _has("prefill"),
+        _counted_expiries,
+    ),
+    Rule(
+        "read_after_release",
+        ("suspect_kv",),
+        "the log of the engine that owned the blocks",
+        _has_engine,
+        _counted_late_notifications,
+    ),
+    Rule(
+        "peer_unreachable",
+        ("peer_unreachable",),
+        "the log of the engine that reads (decode, or prefill for reads back)",
+        _has_engine,
+        _unassigned_failures,
+    ),
+    Rule(
+        "transfer_failed",
+        ("transfer_failed",),
+        "the log of the engine that reads (decode, or prefill for reads back)",
+        _has_engine,
+        _counted_failures,
+    ),
+    Rule(
+        "slow_transfer",
+        ("slow_transfer",),
+        "`KV Transfer metrics` lines (INFO, vLLM 0.11 or later) or kvdiag's event log",
+        _has_transfers,
+        _slow_transfers,
+    ),
+    Rule("no_connector", ("feature_off",), "prefill's or decode's log", _has_engine, _no_connector),
+    Rule(
+        "bidirectional_on_both_sides",
+        ("feature_off",),
+        "start-up lines (`non-default args`) of prefill and of decode",
+        _has_configs,
+        _one_side_off,
+    ),
+    Rule("handle_complete", ("missing_metadata",), "prefill's log", _has("prefill"), _invalid_params),
+    Rule(
+        "handle_kept",
+        ("missing_metadata",),
+        "the router's log (multi-turn example proxy or kvdiag's turn log)",
+        _has_look_ups,
+        _nothing,
+    ),
+    Rule(
+        "congestion",
+        ("queueing", "kv_pressure"),
+        "periodic `Engine 000:` lines or a /metrics snapshot",
+        _has_loads,
+        _congested,
+    ),
+    Rule(
+        "errors",
+        ("upstream_error", "client"),
+        "access lines, the router's log or an engine's",
+        _has_answers,
+        _upstream_errors,
+    ),
+    Rule("prefix_unchanged", ("prefix_diverged",), "kvdiag's turn log or event log", _has_records, _nothing),
+)
+"""Every rule, in the order in which they judge."""

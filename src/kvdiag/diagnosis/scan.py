@@ -1,0 +1,119 @@
+"""From a block of bytes to facts: a pure function, so that blocks can be scanned on every core.
+
+Hyperscan looks for all needles at once; only the lines that hold one are ever touched by Python. The needle says
+which pattern may fit, the pattern's shape, matched from the start of the message, decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from typing import Final
+
+import hyperscan
+
+from kvdiag.diagnosis.facts import Fact, Scanned
+from kvdiag.diagnosis.lines import Line, parse_line
+from kvdiag.diagnosis.partial import rejoin
+from kvdiag.diagnosis.patterns import PATTERNS
+from kvdiag.diagnosis.text import neutralise
+
+_HEAD: Final = 48 << 10
+_TAIL: Final = 16 << 10
+_SNIFF: Final = 4096
+_BINARY_SHARE: Final = 0.1
+_ACCEPTED: Final = b'completions HTTP/1.1" 20'
+_ACCEPTED_JSON: Final = b'completions HTTP/1.1\\" 20'
+# Beyond this many hits in one line somebody quotes logs; the first ones decide.
+_MAX_HITS: Final = 32
+
+
+@cache
+def _database() -> hyperscan.Database:
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    expressions = [(pattern.find or re.escape(pattern.needle)).encode() for pattern in PATTERNS]
+    count = len(expressions)
+    database.compile(expressions=expressions, ids=list(range(count)), elements=count, flags=[0] * count)
+    return database
+
+
+def scan(block: bytes) -> Scanned:
+    """Return the facts of `block`, whole lines of one file."""
+    if _is_binary(block):
+        return Scanned(block.count(b"\n"), [], 0, {}, binary=True)
+    lines = block.count(b"\n") + (not block.endswith(b"\n") and bool(block))
+    block, numbers = rejoin(block)
+    facts: list[Fact] = []
+    origins: Counter[str] = Counter()
+    number, counted = 1, 0
+    for start, stop, candidates in _hit_lines(block):
+        number += block.count(b"\n", counted, start)
+        counted = start
+        line = numbers[number - 1] if numbers else number
+        facts += _read(_decode(block[start:stop]), line, candidates, origins)
+    return Scanned(lines, facts, _accepted(block), dict(origins))
+
+
+def _hit_lines(block: bytes) -> list[tuple[int, int, list[int]]]:
+    """Return (start, stop, pattern ids) of every line that holds a needle."""
+    hits: list[tuple[int, int]] = []
+    append = hits.append
+
+    def on_match(pattern: int, _start: int, end: int, _flags: int, _context: object) -> None:
+        append((end, pattern))
+
+    _database().scan(block, match_event_handler=on_match)
+    lines: list[tuple[int, int, list[int]]] = []
+    stop = -1
+    for end, pattern in hits:
+        if end <= stop:
+            candidates = lines[-1][2]
+            if pattern not in candidates and len(candidates) < _MAX_HITS:
+                candidates.append(pattern)
+            continue
+        start = block.rfind(b"\n", 0, end) + 1
+        stop = block.find(b"\n", end)
+        stop = len(block) if stop < 0 else stop
+        lines.append((start, stop, [pattern]))
+    return lines
+
+
+def _read(text: str, number: int, candidates: list[int], origins: Counter[str]) -> list[Fact]:
+    line = parse_line(text)
+    origins[line.origin] += 1
+    evidence = ""
+    facts = []
+    for candidate in sorted(candidates):
+        pattern = PATTERNS[candidate]
+        if line.origin not in pattern.origins:
+            continue
+        match = pattern.shape.match(line.message)
+        if match is None:
+            continue
+        evidence = evidence or _evidence(line, text)
+        data = {**match.groupdict(), **pattern.fixed} if line.record is None else line.record
+        fact = Fact(pattern.kind, number, line.label, line.origin, line.pid, line.stamp, data, evidence)
+        facts += [fact] * (1 + min(line.repeated, 1000))
+    return facts
+
+
+def _evidence(line: Line, text: str) -> str:
+    """Return what to show of the line: without its wrapper where that would only hide the message."""
+    return neutralise(text if line.origin != "json" and not text.startswith("{") else line.message or text)
+
+
+def _decode(raw: bytes) -> str:
+    if len(raw) > _HEAD + _TAIL:
+        raw = raw[:_HEAD] + raw[-_TAIL:]
+    return raw.decode("utf-8", "replace").replace("\x00", "")
+
+
+def _accepted(block: bytes) -> int:
+    count = block.count(_ACCEPTED)
+    return count if count or not block.startswith(b"{") else block.count(_ACCEPTED_JSON)
+
+
+def _is_binary(block: bytes) -> bool:
+    head = block[:_SNIFF]
+    return b"\x00" in head and head.count(b"\x00") > len(head) * _BINARY_SHARE

@@ -1,0 +1,23 @@
+"""Cleaning what strangers wrote: terminal escapes, control characters, length."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+EVIDENCE_CHARS: Final = 400
+
+_ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+# C0 and C1 controls, and the characters that reorder or hide text on a terminal.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+def strip_ansi(text: str) -> str:
+    """Return `text` without terminal escape sequences."""
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def neutralise(text: str, limit: int = EVIDENCE_CHARS) -> str:
+    """Return `text` fit to be shown anywhere: no escapes, no control characters, at most `limit` characters."""
+    clean = _CONTROL.sub("", strip_ansi(text[: limit * 8])).strip()
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

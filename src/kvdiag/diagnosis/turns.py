@@ -1,0 +1,70 @@
+"""One turn as the logs tell it: every spelling of its request id leads here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from kvdiag.diagnosis.engines import EngineLog, Failure
+    from kvdiag.diagnosis.report import Evidence
+    from kvdiag.events import TurnRecord
+
+_MAX_MARKS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One fact about a turn: who said so, where, and what."""
+
+    evidence: Evidence
+    engine: EngineLog
+    stamp: float | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Lookup:
+    """What the router knew when the turn came in: a hit, or why there was no handle."""
+
+    result: str
+    evidence: list[Evidence]
+    certain: bool = True
+
+
+@dataclass(slots=True)
+class Turn:
+    """Everything that was seen of one turn."""
+
+    id: str
+    marks: dict[str, list[Mark]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    conversation: str | None = None
+    number: int | None = None
+    lookup: Lookup | None = None
+    handle: str | None = None
+    """The request on decode whose blocks this turn was to read."""
+    first_seen: float | None = None
+    prefill_s: float | None = None
+    blocks: int | None = None
+    """Blocks that decode held when the turn had ended: a measure of its length."""
+    tokens_lost: int | None = None
+    local_tokens: int | None = None
+    remote_tokens: int | None = None
+    record: TurnRecord | None = None
+    record_at: Evidence | None = None
+
+    def mark(self, kind: str, mark: Mark) -> None:
+        """Add a fact; further ranks and repetitions of it change nothing."""
+        kept = self.marks.setdefault(kind, [])
+        if len(kept) < _MAX_MARKS:
+            kept.append(mark)
+
+    def seen(self, *kinds: str) -> bool:
+        """Tell whether any of these facts was seen."""
+        return any(kind in self.marks for kind in kinds)
+
+    def evidence(self, *kinds: str) -> list[Evidence]:
+        """Return the lines of these facts, one of each engine first."""
+        marks = [mark for kind in kinds for mark in self.marks.get(kind, ())]
+        return [mark.evidence for mark in marks]
