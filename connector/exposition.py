@@ -1,0 +1,75 @@
+"""The API server's side: stats become metrics and lines of the event log. One writer, off the engine's hot path."""
+
+from __future__ import annotations
+
+import atexit
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import REGISTRY
+from vllm import __version__ as vllm_version
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlPromMetrics
+
+from kvdiag.connector import upstream
+from kvdiag.connector.outbox import Outbox
+from kvdiag.connector.recorder import EngineRecorder
+from kvdiag.connector.settings import Settings
+from kvdiag.exporters.jsonl import JsonlSink
+from kvdiag.exporters.prometheus import Metrics
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_families: dict[tuple[str, ...], Metrics] = {}
+"""By label names: vLLM may build its loggers twice in a process, a registry takes a family once."""
+_sinks: dict[Path, JsonlSink] = {}
+
+
+class InstrumentedPromMetrics(NixlPromMetrics):  # type: ignore[misc]  # vLLM ships no types
+    """Upstream's metrics and ours."""
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        settings = Settings.of(vllm_config.kv_transfer_config)
+        self._errors = Outbox()
+        self._recorders: dict[int, EngineRecorder] = {}
+        for engine, values in per_engine_labelvalues.items():
+            metrics = _metrics(labelnames, values)
+            recorder = EngineRecorder(metrics, settings, _sink(settings.event_log, metrics))
+            recorder.introduce(str(vllm_config.cache_config.block_size), vllm_version, upstream.nixl_version())
+            self._recorders[engine] = recorder
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        """Record one step's stats."""
+        super().observe(transfer_stats_data, engine_idx)
+        recorder = self._recorders.get(engine_idx)
+        if recorder is None:
+            return
+        for item in transfer_stats_data.get(upstream.ITEMS, ()):
+            self._errors.guard(recorder.record, item)
+        for error in self._errors.drain():
+            recorder.record(error)
+
+
+def _metrics(labelnames: list[str], values: list[object]) -> Metrics:
+    constant = dict(zip(labelnames, map(str, values), strict=True))
+    known = _families.get(tuple(labelnames))
+    if known is not None:
+        return known.sibling(constant)
+    return _families.setdefault(tuple(labelnames), Metrics("connector", REGISTRY, constant=constant))
+
+
+def _sink(path: Path | None, metrics: Metrics) -> JsonlSink | None:
+    """Return the process's one sink for this file; engines that share it share its writer."""
+    if path is None:
+        return None
+    if path not in _sinks:
+        dropped = metrics.counter("kvdiag_dropped_events_total", "jsonl")
+        _sinks[path] = JsonlSink(path, on_drop=dropped.inc)
+        atexit.register(_sinks[path].close)
+    return _sinks[path]

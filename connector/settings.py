@@ -1,0 +1,64 @@
+"""What an operator may set in `kv_connector_extra_config`, beside upstream's own keys."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvdiag.events import Role
+
+_ROLES: dict[str, Role] = {"kv_producer": "prefill", "kv_consumer": "decode"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The connector's effective configuration."""
+
+    role: Role | None
+    """None for kv_both: each request says which it is."""
+    engine_id: str
+    bidirectional: bool
+    decode_ttl_s: float
+    recompute_threshold: int
+    failure_policy: str
+    verify: bool
+    """Compare the prompt with the tokens that decode holds before anything is read."""
+    event_log: Path | None
+    tracing: bool
+
+    @classmethod
+    def of(cls, kv_transfer_config: Any) -> Settings:  # noqa: ANN401 - vLLM's class, not installed everywhere
+        """Read vLLM's KVTransferConfig. Raises InputError for a value of kvdiag's own that cannot be used."""
+        extra: Mapping[str, Any] = kv_transfer_config.kv_connector_extra_config or {}
+        return cls(
+            role=_ROLES.get(kv_transfer_config.kv_role),
+            engine_id=str(kv_transfer_config.engine_id),
+            bidirectional=bool(extra.get("bidirectional_kv_xfer", False)),
+            decode_ttl_s=float(extra.get("decoder_kv_blocks_ttl", 480)),
+            recompute_threshold=int(extra.get("kv_recompute_threshold", 64)),
+            failure_policy=str(getattr(kv_transfer_config, "kv_load_failure_policy", "fail")),
+            verify=_switch(extra, "kvdiag_verify"),
+            event_log=_path(extra),
+            tracing=_switch(extra, "kvdiag_traces"),
+        )
+
+
+def _switch(extra: Mapping[str, Any], key: str) -> bool:
+    value = extra.get(key, True)
+    if not isinstance(value, bool):
+        raise InputError(f"kv_connector_extra_config {key} is {value!r}; set it to true or false")
+    return value
+
+
+def _path(extra: Mapping[str, Any]) -> Path | None:
+    value = extra.get("kvdiag_event_log") or os.environ.get("KVDIAG_EVENT_LOG")
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"kv_connector_extra_config kvdiag_event_log is {value!r}; set it to the path of a file")
+    return Path(value) if value else None

@@ -1,0 +1,288 @@
+"""Every place where kvdiag touches what vLLM does not promise to keep.
+
+`SURFACE` lists the names and parameters relied on, and `missing_from` checks them: once at start, in the unit tests
+against the installed version, and in `scripts` against versions that cannot run here. vLLM 0.29 to 0.33.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
+
+from packaging.version import Version
+from vllm import __version__ as vllm_version
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_scheduler import NixlBaseConnectorScheduler
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+from kvdiag.connector.digest import Salt
+from kvdiag.connector.plan import Layout
+from kvdiag.connector.worker import encode_note, failure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvdiag.connector.outbox import Outbox
+    from kvdiag.connector.worker import WorkerSide
+
+ITEMS: Final = "kvdiag"
+"""Key of our items in the stats' data."""
+
+SURFACE: Final[tuple[tuple[type, str, tuple[str, ...]], ...]] = (
+    (NixlPullConnector, "on_new_request", ("request",)),
+    (NixlPullConnector, "get_num_new_matched_tokens", ("request", "num_computed_tokens")),
+    (NixlPullConnector, "update_state_after_alloc", ("request", "blocks", "num_external_tokens")),
+    (NixlPullConnector, "build_connector_meta", ("scheduler_output",)),
+    (NixlPullConnector, "update_connector_output", ("connector_output",)),
+    (NixlPullConnector, "request_finished_all_groups", ("request", "block_ids")),
+    (NixlPullConnector, "get_finished", ("finished_req_ids",)),
+    (NixlPullConnector, "get_kv_connector_stats", ()),
+    (NixlPullConnector, "build_kv_connector_stats", ("data",)),
+    (NixlPullConnector, "build_prom_metrics", ("vllm_config", "metric_types", "labelnames", "per_engine_labelvalues")),
+    (NixlPullConnectorWorker, "_read_blocks_for_req", ("req_id", "meta")),
+    (NixlPullConnectorWorker, "_is_turn2_read_expired", ("meta",)),
+    (NixlPullConnectorWorker, "_get_new_notifs", ()),
+    (NixlPullConnectorWorker, "_handle_failed_transfer", ("req_id", "handle")),
+    (NixlPullConnectorWorker, "_nixl_handshake", ("host", "port", "remote_tp_size", "expected_engine_id")),
+    (NixlBaseConnectorScheduler, "request_finished", ("request", "block_ids")),
+)
+"""Class, method, leading parameters."""
+
+WORKER_STATE: Final = (
+    "nixl_wrapper",
+    "tp_rank",
+    "_recving_metadata",
+    "_recving_transfers",
+    "_remote_agents",
+    "_reqs_to_process",
+    "_reqs_to_send",
+)
+"""Attributes of the worker that are read."""
+
+
+def missing_from() -> list[str]:
+    """Return what the installed vLLM lacks of the surface; empty where it fits."""
+    missing = []
+    for owner, name, parameters in SURFACE:
+        function = getattr(owner, name, None)
+        found = () if function is None else tuple(p for p in inspect.signature(function).parameters if p != "self")
+        if function is None or found[: len(parameters)] != parameters:
+            missing.append(f"{owner.__name__}.{name}({', '.join(parameters)})")
+    return missing
+
+
+def require_surface() -> None:
+    """Raise RuntimeError, naming what is missing, where this vLLM cannot be instrumented."""
+    missing = missing_from()
+    if missing:
+        raise RuntimeError(
+            f"KvdiagNixlConnector supports vLLM 0.29 to 0.33; this is {vllm_version}, which lacks {'; '.join(missing)}. "
+            'Use "kv_connector": "NixlConnector" or another version of kvdiag.'
+        )
+
+
+def may_notify_strangers() -> bool:
+    """Return whether telling an engine to let go is safe before the first handshake with it.
+
+    In vLLM 0.29 a failed handshake would report such a request as received, which stops the engine.
+    """
+    return Version(vllm_version).release >= (0, 30)
+
+
+def nixl_version() -> str:
+    """Return the version of the installed NIXL wheel, or "unknown"."""
+    for name in ("nixl-cu12", "nixl-cu13", "nixl", "nixl-rocm"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def layout_of(vllm_config: Any, kv_cache_config: Any) -> Layout:
+    """Return the layout of this engine's KV cache."""
+    groups = kv_cache_config.transfer_groups
+    parallel = vllm_config.parallel_config
+    whole = (
+        len(groups) == 1
+        and isinstance(groups[0].kv_cache_spec, FullAttentionSpec)
+        and parallel.decode_context_parallel_size == 1
+        and parallel.prefill_context_parallel_size == 1
+    )
+    memory = sum(tensor.size for tensor in kv_cache_config.kv_cache_tensors)
+    ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    return Layout(
+        block_size=vllm_config.cache_config.block_size,
+        divisible=whole,
+        block_bytes=ranks * memory // max(1, kv_cache_config.num_blocks),
+    )
+
+
+def can_read_back(connector: NixlPullConnector) -> bool:
+    """Return whether upstream's scheduler queues the reads that it claims: it does not with a host staging buffer."""
+    scheduler = connector.connector_scheduler
+    return bool(scheduler.is_bidirectional_kv_xfer_enabled and not scheduler.use_host_buffer)
+
+
+def salt_of(request: Any) -> Salt:
+    """Return what changes the KV of a request beside its tokens."""
+    lora = request.lora_request.lora_name if request.lora_request is not None else ""
+    whole = f"{lora}\0{request.cache_salt or ''}".encode() if lora or request.cache_salt else b""
+    parts = [(feature.mm_position.offset, feature.identifier.encode()) for feature in request.mm_features]
+    return Salt(whole, tuple(sorted(parts)))
+
+
+def stats_with(stats: NixlKVConnectorStats | None, items: list[Any]) -> InstrumentedStats:
+    """Return upstream's stats with our items beside them."""
+    together = InstrumentedStats()
+    if stats is not None:
+        together.data = dict(stats.data)
+    together.data[ITEMS] = items
+    return together
+
+
+def take_items(stats: Any) -> list[Any]:
+    """Return our items from the workers' stats and leave none there."""
+    if not isinstance(stats, InstrumentedStats):
+        return []
+    items: list[Any] = stats.data[ITEMS]
+    stats.data[ITEMS] = []
+    return items
+
+
+class InstrumentedStats(NixlKVConnectorStats):  # type: ignore[misc]  # vLLM ships no types
+    """Upstream's stats and our items; upstream's own aggregation joins both."""
+
+    def reset(self) -> None:
+        """Empty both."""
+        super().reset()
+        self.data[ITEMS] = []
+
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to hand on."""
+        return not self.data[ITEMS] and super().is_empty()
+
+
+def attach(worker: Any, side: WorkerSide, outbox: Outbox, notes: Callable[[], dict[str, str]]) -> None:
+    """Let `side` see what the worker does. `notes` gives, by request, how the reads of this step use their handles."""
+    lacking = [name for name in WORKER_STATE if not hasattr(worker, name)]
+    if lacking:
+        raise RuntimeError(f"KvdiagNixlConnector: vLLM {vllm_version}'s worker has no {', '.join(lacking)}")
+    _attach_reads(worker, side, outbox, notes)
+    _attach_transfers(worker, side, outbox)
+    _attach_notifications(worker, side, outbox)
+
+
+def _attach_reads(worker: Any, side: WorkerSide, outbox: Outbox, notes: Callable[[], dict[str, str]]) -> None:
+    read, expired = worker._read_blocks_for_req, worker._is_turn2_read_expired
+    current: list[str] = [""]
+
+    def send_note(request_id: str, remote: Any) -> None:
+        how = notes().get(request_id)
+        agents = worker._remote_agents.get(remote.engine_id)
+        if how is None or not agents:
+            return
+        del notes()[request_id]
+        for agent in agents.values():
+            worker.nixl_wrapper.send_notif(agent, notif_msg=encode_note(how, remote.request_id, request_id))
+
+    def observed_read(req_id: str, meta: Any) -> None:
+        current[0] = req_id
+        outbox.guard(side.reading, req_id, meta.remote.engine_id)
+        outbox.guard(send_note, req_id, meta.remote)
+        if meta.remote.engine_id in getattr(worker, "_invalid_remote_engines", ()):
+            side.failing(req_id, "peer_unreachable", "restarted")
+        try:
+            read(req_id, meta)
+        except Exception as error:  # noqa: BLE001 - one request with impossible params must not take the rank down
+            _fail(worker, side, outbox, req_id, error)
+        if req_id not in worker._recving_metadata:
+            side.forget(req_id)
+
+    def observed_expiry(meta: Any) -> bool:
+        is_expired = bool(expired(meta))
+        if is_expired:
+            side.failing(current[0], "expired_remote_read")
+        return is_expired
+
+    worker._read_blocks_for_req = observed_read
+    worker._is_turn2_read_expired = observed_expiry
+
+
+def _fail(worker: Any, side: WorkerSide, outbox: Outbox, request_id: str, error: Exception) -> None:
+    """Let upstream report a read as failed whose set-up raised."""
+    from vllm.logger import init_logger  # noqa: PLC0415 - rare
+
+    init_logger("vllm.kvdiag.connector").error("kvdiag: read for %s could not be set up: %r", request_id, error)
+    side.failing(request_id, "transfer_failed")
+    if request_id not in worker._recving_metadata:
+        return
+    failures = getattr(worker, "_recv_failures", None)
+    outbox.guard(worker._handle_failed_transfer, request_id, None, *(() if failures is None else (failures,)))
+
+
+def _attach_transfers(worker: Any, side: WorkerSide, outbox: Outbox) -> None:
+    fail, handshake = worker._handle_failed_transfer, worker._nixl_handshake
+    telemetry = worker.nixl_wrapper.get_xfer_telemetry
+
+    def observed_telemetry(handle: int) -> Any:
+        measured = telemetry(handle)
+        outbox.guard(note_transfer, handle, measured)
+        return measured
+
+    def note_transfer(handle: int, measured: Any) -> None:
+        for request_id, reading in worker._recving_transfers.items():
+            if handle in reading:
+                side.moved(request_id, measured)
+                return
+
+    def observed_failure(req_id: str, handle: int | None, *arguments: Any, **options: Any) -> Any:
+        side.failing(req_id, "transfer_failed")
+        return fail(req_id, handle, *arguments, **options)
+
+    def observed_handshake(
+        host: str,
+        port: int,
+        remote_tp_size: int,
+        expected_engine_id: str,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
+        start = time.perf_counter()
+        try:
+            result = handshake(host, port, remote_tp_size, expected_engine_id, *arguments, **options)
+        except BaseException as error:
+            outbox.guard(side.handshaken, expected_engine_id, time.perf_counter() - start, failure_of(error))
+            raise
+        outbox.guard(side.handshaken, expected_engine_id, time.perf_counter() - start, None)
+        return result
+
+    worker.nixl_wrapper.get_xfer_telemetry = observed_telemetry
+    worker._handle_failed_transfer = observed_failure
+    worker._nixl_handshake = observed_handshake
+
+
+def _attach_notifications(worker: Any, side: WorkerSide, outbox: Outbox) -> None:
+    receive, digest = worker.nixl_wrapper.get_new_notifs, worker._get_new_notifs
+
+    def held(request_id: str) -> bool:
+        return request_id in worker._reqs_to_process or request_id in worker._reqs_to_send
+
+    def observed_receive() -> Any:
+        messages = receive()
+        if not messages:
+            return messages
+        sifted = outbox.guard(side.sift, messages)
+        return messages if sifted is None else sifted
+
+    def observed_digest() -> Any:
+        notified = digest()
+        outbox.guard(side.notified, notified, held)
+        return notified
+
+    worker.nixl_wrapper.get_new_notifs = observed_receive
+    worker._get_new_notifs = observed_digest

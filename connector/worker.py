@@ -1,0 +1,167 @@
+"""A worker's side: what became of each read on this rank, and how blocks held for others were let go.
+
+Plain data only, as on the scheduler's side; `kvdiag.connector.upstream` calls it from vLLM's worker. Handshakes run in
+a thread of their own, everything else in the worker's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kvdiag.connector.outbox import Outbox
+
+NOTE: Final = b"KVDIAG:"
+"""Prefix of the messages that a reading connector sends beside upstream's, to engines that said they understand."""
+_HOWS: Final = ("read", "notified")
+MEMORY: Final = 4096
+Failure = tuple[str, str | None]
+
+
+class Telemetry(Protocol):
+    """What NIXL measured for one transfer; microseconds and bytes."""
+
+    xferDuration: float  # noqa: N815 - NIXL's names
+    postDuration: float  # noqa: N815
+    totalBytes: int  # noqa: N815
+    descCount: int  # noqa: N815
+
+
+def encode_note(how: str, request_id: str, reader: str) -> bytes:
+    """Return the message by which a reader tells how it uses a handle: "read" or "notified"."""
+    return NOTE + msgspec.json.encode((how, request_id, reader))
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the cause behind a handshake's exception."""
+    text = str(error)
+    if "engine ID mismatch" in text:
+        return "peer_unreachable", "restarted"
+    if (
+        isinstance(error, AssertionError | NotImplementedError | ValueError)
+        or "compatibility" in text
+        or "decode" in text
+    ):
+        return "peer_unreachable", "incompatible"
+    return "peer_unreachable", "handshake_failed"
+
+
+class WorkerSide:
+    """One per rank."""
+
+    def __init__(self, outbox: Outbox, *, leads: bool) -> None:
+        self._outbox = outbox
+        self._leads = leads
+        """Reports what every rank sees alike."""
+        self._engines: dict[str, str] = {}
+        self._failures: dict[str, Failure] = {}
+        self._broken: dict[str, Failure] = {}
+        self._moved: dict[str, tuple[int, float, float, int]] = {}
+        self._told: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._messages: Counter[str] = Counter()
+        self._readers: dict[str, int] = {}
+        self._notified: set[str] = set()
+
+    # Reads from other engines.
+
+    def reading(self, request_id: str, engine_id: str) -> None:
+        """Note that a read is about to be queued, or its handshake to be started."""
+        self._engines[request_id] = engine_id
+
+    def forget(self, request_id: str) -> None:
+        """Drop a request that upstream will not report: it only told the holder to let go."""
+        for memory in (self._engines, self._failures, self._moved):
+            memory.pop(request_id, None)
+
+    def failing(self, request_id: str, cause: str, detail: str | None = None) -> None:
+        """Note why a read will be reported as failed; the first reason given is the reason."""
+        broken = self._broken.get(self._engines.get(request_id, ""))
+        self._failures.setdefault(request_id, broken or (cause, detail))
+
+    def moved(self, request_id: str, measured: Telemetry | None) -> None:
+        """Add a transfer that has arrived; a request that reads from several ranks has several."""
+        if measured is None:
+            return
+        size, seconds, post, count = self._moved.get(request_id, (0, 0.0, 0.0, 0))
+        self._moved[request_id] = (
+            size + int(measured.totalBytes),
+            max(seconds, measured.xferDuration / 1e6),
+            max(post, measured.postDuration / 1e6),
+            count + int(measured.descCount),
+        )
+
+    def handshaken(self, engine_id: str, seconds: float, failure: Failure | None) -> None:
+        """Note how a handshake has ended."""
+        if failure is None:
+            self._broken.pop(engine_id, None)
+        elif len(self._broken) < MEMORY:
+            self._broken[engine_id] = failure
+        if self._leads:
+            cause, detail = failure or (None, None)
+            self._outbox.put("handshake", engine_id, seconds, cause, detail)
+
+    def received(self, request_ids: Iterable[str]) -> None:
+        """Tell how reads ended that are over on this rank."""
+        for request_id in request_ids:
+            engine_id = self._engines.get(request_id)
+            moved = self._moved.get(request_id)
+            failure = self._failures.get(request_id)
+            if failure is None and moved is None:
+                failure = self._broken.get(engine_id or "")
+            if failure is not None:
+                self._outbox.put("failed", request_id, *failure, engine_id)
+            elif moved is not None:
+                self._outbox.put("moved", request_id, *moved)
+            self.forget(request_id)
+
+    # Blocks held for other engines.
+
+    def sift(self, messages: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+        """Return NIXL's notifications without ours, and keep what both say."""
+        return {agent: [message for message in batch if not self._take(message)] for agent, batch in messages.items()}
+
+    def _take(self, message: bytes) -> bool:
+        if message.startswith(NOTE):
+            self._keep(message[len(NOTE) :])
+            return True
+        if not message.startswith(b"HB:"):
+            request_id, _, readers = message.decode("utf-8", "replace").rpartition(":")
+            self._messages[request_id] += 1
+            self._readers[request_id] = int(readers) if readers.isdecimal() else 1
+        return False
+
+    def _keep(self, note: bytes) -> None:
+        try:
+            how, request_id, reader = msgspec.json.decode(note, type=tuple[str, str, str])
+        except msgspec.DecodeError:
+            return
+        if how not in _HOWS:
+            return
+        self._told[request_id] = (how, reader)
+        if len(self._told) > MEMORY:
+            self._told.popitem(last=False)
+
+    def notified(self, request_ids: Iterable[str], held: Callable[[str], bool]) -> None:
+        """Judge the notifications that upstream has dealt with: these requests are read by all their readers.
+
+        `held` tells whether a request's blocks are still held.
+        """
+        self._notified = set(request_ids)
+        messages, self._messages = self._messages, Counter()
+        readers, self._readers = self._readers, {}
+        for request_id, count in messages.items():
+            late = count > readers[request_id] if request_id in self._notified else not held(request_id)
+            if late and self._leads:
+                self._outbox.put("suspect", request_id, self._told.get(request_id, (None, None))[1])
+
+    def let_go(self, request_ids: Iterable[str]) -> None:
+        """Tell how blocks came free on this rank: those of requests that nobody asked for have expired."""
+        for request_id in request_ids:
+            how = self._told.get(request_id, ("read", ""))[0] if request_id in self._notified else "expired"
+            self._outbox.put("released", request_id, how)
+        self._notified = set()
