@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.turns import Turn
 
 _MAX_PER_TURN: Final = 100_000
+# Outcomes that explain why a turn was not read back; the others need no line of their own.
+_SHOWN: Final = frozenset({"below_threshold", "local_hit"})
 
 
 def assemble(book: Casebook, options: Options) -> Report:
@@ -33,7 +35,7 @@ def assemble(book: Casebook, options: Options) -> Report:
             _merge(tallies, tally)
     _absorb_effects(tallies)
     findings = [tally for tally in ranked(tallies.values()) if tally.cause not in OUTCOMES]
-    outcomes = [tally for tally in tallies.values() if tally.cause == "below_threshold"]
+    outcomes = [tally for tally in tallies.values() if tally.cause in _SHOWN]
     missing = [
         NotEvaluated(rule=rule.id, needs=rule.needs)
         for rule in RULES
@@ -54,20 +56,18 @@ def _fired(causes: tuple[str, ...], tallies: Tallies) -> bool:
     return any(cause in causes for cause, _ in tallies)
 
 
-def _count(tallies: Tallies, turn: Turn, fault: Fault | None) -> None:
-    if fault is None:
-        cause = outcome(turn)
-        if cause is not None:
-            evidence = turn.evidence("below_threshold") if cause == "below_threshold" else []
-            tallies.setdefault((cause, None), Tally(cause, None)).add("certain", evidence)
-        return
-    detail = None if fault.cause == "expired_remote_read" else fault.detail
-    tally = tallies.setdefault((fault.cause, detail), Tally(fault.cause, fault.detail))
-    if tally.detail != fault.detail:
-        tally.detail = None
-    tally.add(fault.confidence, fault.evidence)
-    tally.failed += fault.failed
-    tally.lose(turn.tokens_lost, None)
+def _count(tallies: Tallies, turn: Turn, faults: list[Fault]) -> None:
+    for fault in faults:
+        detail = None if fault.cause == "expired_remote_read" else fault.detail
+        tally = tallies.setdefault((fault.cause, detail), Tally(fault.cause, fault.detail))
+        if tally.detail != fault.detail:
+            tally.detail = None
+        tally.add(fault.confidence, fault.evidence)
+        tally.failed += fault.failed
+        tally.lose(turn.tokens_lost, None)
+    ended = outcome(turn)
+    if not faults and ended is not None:
+        tallies.setdefault((ended, None), Tally(ended, None)).add("certain", turn.evidence(ended))
 
 
 def _merge(tallies: Tallies, tally: Tally) -> None:
@@ -80,7 +80,7 @@ def _merge(tallies: Tallies, tally: Tally) -> None:
 
 
 def _absorb_effects(tallies: Tallies) -> None:
-    """A lease that lapses while decode queues or is down is the queue's or the outage's effect."""
+    """Count a lease that lapsed while decode queued as the queue's effect."""
     lapsed = tallies.get(("expired_handoff", None))
     roots = [
         tally
@@ -139,10 +139,10 @@ def _turn_counts(book: Casebook, tallies: Tallies) -> TurnCounts:
     return TurnCounts(total=total, first=first, later=len(looked_up) - first, reused=reused.turns if reused else 0)
 
 
-def _per_turn(book: Casebook, faults: dict[str, Fault | None]) -> list[TurnReport]:
+def _per_turn(book: Casebook, faults: dict[str, list[Fault]]) -> list[TurnReport]:
     rows = []
     for turn in list(book.turns.values())[:_MAX_PER_TURN]:
-        fault = faults[turn.id]
+        fault = next(iter(faults[turn.id]), None)
         rows.append(
             TurnReport(
                 request_id=turn.id,

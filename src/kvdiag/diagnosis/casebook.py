@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis.conversations import RouterEvent, look_ups
 from kvdiag.diagnosis.engines import EngineLog, LogRole
-from kvdiag.diagnosis.turns import Lookup, Turn
+from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.turns import Lookup, Mark, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,8 @@ class Casebook:
     conversations: OrderedDict[str, list[RouterEvent]] = field(default_factory=OrderedDict)
     readers: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """Which turn was to read a handle, by the handle's request id on decode."""
+    covered: OrderedDict[str, Mark] = field(default_factory=OrderedDict)
+    """Handles that prefill had no need of, its own prefix cache holding as much, by the same id."""
     on_close: Callable[[Turn], None] = lambda _turn: None
     turn_count: int = 0
     event_count: int = 0
@@ -157,6 +160,12 @@ class Casebook:
         if len(self.readers) > _MAX_READERS:
             self.readers.popitem(last=False)
 
+    def covers(self, handle: str, mark: Mark) -> None:
+        """Note that prefill's own prefix cache covered what this handle offered."""
+        self.covered.setdefault(handle, mark)
+        if len(self.covered) > _MAX_READERS:
+            self.covered.popitem(last=False)
+
     def router_event(self, conversation: str, event: RouterEvent) -> None:
         """Add a router's line to its conversation, closing the one idle for longest when there are too many."""
         self.conversations.setdefault(conversation, []).append(event)
@@ -192,3 +201,5 @@ class Casebook:
         """Settle what is still open; called before the rules read the casebook."""
         for conversation, events in list(self.conversations.items()):
             self.settle(conversation, events)
+        for handle, mark in self.covered.items():
+            self.turn(self.readers.get(handle, f"reader of {external_id(handle)}")).mark("local_hit", mark)

@@ -87,12 +87,19 @@ def _judge(event: RouterEvent, held: _Held, later: Sequence[RouterEvent], failed
         return Outcome(turn, number, "first_turn", [event.evidence])
     if held.stored is not None:
         return _lost(event, held.stored, number)
-    if _still_running(held.previous, later):
-        return Outcome(turn, number, "first_turn" if held.used is None else "consumed", [event.evidence])
-    if held.used is not None:
-        certain = held.previous.turn not in failed
-        return Outcome(turn, number, "consumed", [event.evidence, held.used.evidence], certain=certain)
-    return Outcome(turn, number, "not_returned", [event.evidence], certain=held.previous.turn not in failed)
+    return _never_stored(event, held, held.previous, later, failed)
+
+
+def _never_stored(
+    event: RouterEvent, held: _Held, previous: RouterEvent, later: Sequence[RouterEvent], failed: frozenset[str]
+) -> Outcome:
+    """Judge a miss when nothing was stored since the last use: still running, used up, or not returned."""
+    certain = previous.turn not in failed
+    evidence = [event.evidence, *([held.used.evidence] if held.used else [])]
+    if _still_running(previous, later) and held.used is None:
+        return Outcome(event.turn or "", held.turns, "first_turn", evidence)
+    result = "not_returned" if held.used is None else "consumed"
+    return Outcome(event.turn or "", held.turns, result, evidence, certain)
 
 
 def _lost(event: RouterEvent, stored: RouterEvent, number: int) -> Outcome:

@@ -37,13 +37,19 @@ class Fault:
     """The turn ended in an error or never."""
 
 
-def judge(turn: Turn, book: Casebook) -> Fault | None:
-    """Return the turn's fault, None where all that is known of it is an outcome or nothing."""
+def judge(turn: Turn, book: Casebook) -> list[Fault]:
+    """Return the turn's faults, the deepest first; none where all that is known of it is an outcome or nothing."""
     for step in _STEPS:
         fault = step(turn, book)
         if fault is not None:
-            return fault
-    return None
+            return [fault, *_behind(fault, turn)]
+    return []
+
+
+def _behind(fault: Fault, turn: Turn) -> list[Fault]:
+    """Return what led to a fault and is a fault of its own: blocks that were read late had lapsed before."""
+    lapsed = _lapsed(turn) if fault.cause == "suspect_kv" else None
+    return [lapsed] if lapsed is not None else []
 
 
 def outcome(turn: Turn) -> str | None:
@@ -52,6 +58,8 @@ def outcome(turn: Turn) -> str | None:
         return turn.record.cause
     if turn.seen("below_threshold"):
         return "below_threshold"
+    if turn.seen("local_hit"):
+        return "local_hit"
     if turn.lookup is not None:
         return {"hit": "remote_hit", "first_turn": "first_turn"}.get(turn.lookup.result)
     return None
@@ -130,9 +138,14 @@ def _event_fault(turn: Turn) -> Fault | None:
 def _handoff(turn: Turn, _book: Casebook) -> Fault | None:
     if turn.seen("push_timeout"):
         return Fault("expired_handoff", None, "certain", turn.evidence("push_timeout"), failed=_failed(turn))
+    if turn.failures or turn.seen("aborted", "engine_dead"):
+        return None
+    return _lapsed(turn)
+
+
+def _lapsed(turn: Turn) -> Fault | None:
+    """Judge a release by its owner: on prefill a lapsed lease, on decode the normal end of a conversation."""
     for mark in turn.marks.get("released", ()):
-        if turn.failures or turn.seen("aborted", "engine_dead"):
-            return None
         if mark.engine.role == "prefill" or mark.data["old"]:
             return Fault("expired_handoff", None, "certain", turn.evidence("released", *EFFECTS))
         if mark.engine.role is None and not mark.engine.bidirectional and not _stored(turn):
@@ -143,6 +156,14 @@ def _handoff(turn: Turn, _book: Casebook) -> Fault | None:
 def _stored(turn: Turn) -> bool:
     """Tell whether the router got a handle for this turn: then its blocks are held on decode."""
     return turn.blocks is not None
+
+
+def _not_read(turn: Turn, book: Casebook) -> Fault | None:
+    """Judge a handle sent to a prefill that has the feature off: it claims the tokens, reads nothing and hangs."""
+    if turn.handle is None or not turn.seen("handle_sent", "params_usable") or not is_off("prefill", book):
+        return None
+    evidence = [*turn.evidence("aborted", "params_usable", "handle_sent"), *config_lines("prefill", book)]
+    return Fault("feature_off", "prefill", "certain", evidence, failed=turn.seen("aborted") or turn.prefill_s is None)
 
 
 def _incomplete(turn: Turn, _book: Casebook) -> Fault | None:
@@ -165,7 +186,7 @@ def _harmless(turn: Turn, _book: Casebook) -> Fault | None:
 
 
 def _load_failed(turn: Turn, _book: Casebook) -> Fault | None:
-    """A load that failed without a line that says why (filtered, cut)."""
+    """Judge a load that failed without a line that says why (filtered, cut)."""
     if not turn.seen("load_failed", "skipped"):
         return None
     return Fault("transfer_failed", None, "likely", turn.evidence("load_failed", *EFFECTS), failed=_failed(turn))
@@ -181,7 +202,8 @@ def _looked_up(turn: Turn, book: Casebook) -> Fault | None:
     confidence: Confidence = "certain" if lookup.certain else "likely"
     if detail == "consumed" and not lookup.certain:
         confidence = "possible"
-    return Fault(cause, detail, confidence, [*lookup.evidence, *turn.evidence("no_conversation_id")])
+    lines = config_lines("decode", book) if cause == "feature_off" else []
+    return Fault(cause, detail, confidence, [*lines, *lookup.evidence, *turn.evidence("no_conversation_id")])
 
 
 def is_off(role: str, book: Casebook) -> bool:
@@ -193,6 +215,11 @@ def is_off(role: str, book: Casebook) -> bool:
         and all(config is not None and config.connector and not config.bidirectional for config in configs)
         and not any(engine.bidirectional for engine in engines)
     )
+
+
+def config_lines(role: str, book: Casebook) -> list[Evidence]:
+    """Return the start-up lines of the engines of a role."""
+    return [engine.configs[-1][1] for engine in book.engines if engine.role == role and engine.configs]
 
 
 def _aborted(turn: Turn, _book: Casebook) -> Fault | None:
@@ -207,6 +234,7 @@ _STEPS: Final[tuple[Callable[[Turn, Casebook], Fault | None], ...]] = (
     _transfer,
     _recorded,
     _handoff,
+    _not_read,
     _incomplete,
     _engine_dead,
     _load_failed,

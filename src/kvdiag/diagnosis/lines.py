@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from kvdiag.diagnosis import clock
 from kvdiag.diagnosis.text import strip_ansi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Origin = Literal["vllm", "proxy", "native", "access", "json", "bare"]
 """Who lays the line out: a vLLM logger, a Python router's logger, NIXL or UCX, uvicorn, a JSON logger, or nobody."""
@@ -251,17 +254,17 @@ def _process(prefix: str) -> tuple[str, int | None]:
 
 
 def _other_layout(text: str) -> Line:
-    if match := _ACCESS.match(text):
-        return Line("access", match[1])
-    if match := _PROXY.match(text):
-        return Line("proxy", match[4], process=match[3], level=match[2], stamp=clock.iso_stamp(match[1]))
-    if match := _NIXL.match(text):
-        return Line("native", match[3], stamp=clock.iso_stamp(match[1]))
-    if match := _GLOG.match(text):
-        stamp = clock.header_stamp(f"{match[1]}-{match[2]}", match[3])
-        return Line("native", match[5], level=text[0], stamp=stamp)
-    if match := _UCX.match(text):
-        return Line("native", match[3], stamp=float(match[1]))
-    if match := _PYTHON.match(text):
-        return Line("proxy", match[3], level=match[2], stamp=clock.iso_stamp(match[1]))
+    for pattern, build in _LAYOUTS:
+        if match := pattern.match(text):
+            return build(match)
     return Line("bare", text)
+
+
+_LAYOUTS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Line]], ...]] = (
+    (_ACCESS, lambda m: Line("access", m[1])),
+    (_PROXY, lambda m: Line("proxy", m[4], process=m[3], level=m[2], stamp=clock.iso_stamp(m[1]))),
+    (_NIXL, lambda m: Line("native", m[3], stamp=clock.iso_stamp(m[1]))),
+    (_GLOG, lambda m: Line("native", m[5], level=m[0][0], stamp=clock.header_stamp(f"{m[1]}-{m[2]}", m[3]))),
+    (_UCX, lambda m: Line("native", m[3], stamp=float(m[1]))),
+    (_PYTHON, lambda m: Line("proxy", m[3], level=m[2], stamp=clock.iso_stamp(m[1]))),
+)

@@ -131,7 +131,7 @@ def _reason(reason: str) -> Callable[[Seen], None]:
 
 
 def _mismatch(seen: Seen) -> str:
-    """A peer that answers with our own engine id is no peer: the side channel address is wrong."""
+    """Judge a wrong peer: one that answers with our own engine id shows that the side channel address is wrong."""
     return "unreachable" if seen.data["received"] in seen.engine.engine_ids else "restarted"
 
 
@@ -173,8 +173,11 @@ def _below_threshold(seen: Seen) -> None:
 def _matched(seen: Seen) -> None:
     params = parameters.read_params(seen.data["params"])
     _vote(seen, params.role)
-    if params.role == "prefill":
-        seen.note(f"params_{params.state}")
+    if params.role != "prefill":
+        return
+    seen.note(f"params_{params.state}")
+    if params.handle and params.remote_tokens and int(seen.data["local"][:12]) >= params.remote_tokens:
+        seen.book.covers(params.handle, Mark(seen.evidence, seen.engine, seen.fact.stamp))
 
 
 def _allocated(seen: Seen) -> None:

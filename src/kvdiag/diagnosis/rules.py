@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis.findings import Tally
-from kvdiag.diagnosis.judge import failure_cause, is_off
+from kvdiag.diagnosis.judge import config_lines, failure_cause, is_off
 from kvdiag.diagnosis.loads import congestion
 from kvdiag.diagnosis.transfers import slow_transfers
 
@@ -84,7 +84,7 @@ def _counted_late_notifications(book: Casebook, tallies: Tallies) -> list[Tally]
 
 
 def _unassigned_failures(book: Casebook, tallies: Tallies) -> list[Tally]:
-    """Set-up failures that no request was blamed for, and peers that were replaced."""
+    """Count set-up failures that no request was blamed for, and peers that were replaced."""
     if _turns(tallies, "peer_unreachable"):
         return []
     found: Tallies = {}
@@ -152,8 +152,8 @@ def _one_side_off(book: Casebook, tallies: Tallies) -> list[Tally]:
     if not off or not on or ("feature_off", off[0]) in tallies:
         return []
     engines = [engine for engine in book.engines if engine.role == off[0]]
-    lines = [engine.configs[-1][1] for engine in engines if engine.configs]
-    return [_tally("feature_off", off[0], "likely", 0, [*lines, *_notes(engines, "nixl_missing")])]
+    evidence = [*config_lines(off[0], book), *_notes(engines, "nixl_missing")]
+    return [_tally("feature_off", off[0], "likely", 0, evidence)]
 
 
 def _invalid_params(book: Casebook, _tallies: Tallies) -> list[Tally]:

@@ -140,5 +140,5 @@ def _decompressed(stream: BinaryIO) -> BinaryIO:
         return gzip.GzipFile(fileobj=buffered)  # type: ignore[return-value]
     if magic.startswith(_ZSTD_MAGIC):
         reader = zstandard.ZstdDecompressor().stream_reader(buffered, read_across_frames=True)
-        return io.BufferedReader(reader)  # type: ignore[type-var, return-value]
+        return io.BufferedReader(reader)
     return buffered

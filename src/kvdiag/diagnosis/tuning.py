@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 READER_MARGIN_S: Final = 5.0
 """vLLM declines a read when less than this is left of decode's TTL."""
-ROUTER_MARGIN_S: Final = 10.0
+ROUTER_MARGIN_S: Final = 7.0
 """The router lets go this much before decode does: the reader's margin, and time to queue before the read."""
 ENOUGH_GAPS: Final = 30
 ENOUGH_POINTS: Final = 10
