@@ -67,23 +67,26 @@ class Claim:
 def prefill_params(entry: Entry | None, context: TurnContext) -> bytes:
     """Return the params of a prefill call: with a handle where an entry is given, without one otherwise."""
     head = FIRST if entry is None or entry.handle is None else entry.handle[:-1]
-    ours = _encoder.encode(context)
     theirs = entry.context if entry is not None else None
-    return b'%b,"%b":%b}' % (head, KEY.encode(), _merge(theirs, ours))
+    return b'%b,"%b":%b}' % (head, KEY.encode(), _merge(theirs, context))
 
 
 def decode_params(params: dict[str, msgspec.Raw], context: TurnContext) -> bytes:
     """Return the params of a decode call: prefill's, with the turn's context."""
-    ours = _encoder.encode(context)
     theirs = params.get(KEY)
-    return _encoder.encode({**params, KEY: msgspec.Raw(_merge(bytes(theirs) if theirs else None, ours))})
+    merged = _merge(None if theirs is None else bytes(theirs), context)
+    return _encoder.encode({**params, KEY: msgspec.Raw(merged)})
 
 
-def _merge(theirs: bytes | None, ours: bytes) -> bytes:
-    """Join two JSON objects; ours, later, wins."""
-    if theirs is None or theirs[:1] != b"{" or theirs[1:-1].isspace() or len(theirs) <= 2:
-        return ours
-    return theirs[:-1] + b"," + ours[1:]
+def _merge(theirs: bytes | None, ours: TurnContext) -> bytes:
+    """Join what a connector said with the turn's context, which wins."""
+    encoded = _encoder.encode(ours)
+    if theirs is None:
+        return encoded
+    try:
+        return _encoder.encode({**_fields.decode(theirs), **_fields.decode(encoded)})
+    except (msgspec.DecodeError, RecursionError):
+        return encoded
 
 
 class Ledger:

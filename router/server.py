@@ -29,6 +29,8 @@ from kvdiag.router.stores import MemoryStore
 from kvdiag.router.turn import Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvdiag.events import Role, TurnRecord
     from kvdiag.router.intake import Request
     from kvdiag.router.placement import Policy
@@ -50,6 +52,11 @@ class Router:
         self.settings = settings
         self.registry = CollectorRegistry()
         self.metrics = RouterMetrics(self.registry)
+        self.listening = asyncio.Event()
+        self.port = settings.port
+        """The port that is listened on, once `listening` is set."""
+        self.on_turn: Callable[[TurnRecord], None] | None = None
+        """Called with each finished turn."""
         self._peers: set[Connection] = set()
         self._in_flight = 0
         self._draining = False
@@ -99,6 +106,8 @@ class Router:
     def _report(self, record: TurnRecord) -> None:
         if self._turn_log is not None:
             self._turn_log.write(record)
+        if self.on_turn is not None:
+            self.on_turn(record)
 
     async def handle(self, request: Request, connection: Connection) -> None:
         """Serve one request."""
@@ -178,6 +187,7 @@ class Router:
         self.port = server.sockets[0].getsockname()[1]
         sweeper = loop.create_task(self._sweep())
         log.info("listening on %s:%d", settings.host, self.port)
+        self.listening.set()
         try:
             await stop.wait()
             await self._drain(server)
