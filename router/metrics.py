@@ -41,6 +41,10 @@ class RouterMetrics:
         """Count a handle look-up."""
         self._counter("kvdiag_router_lookups_total", result).inc()
 
+    def evicted(self) -> None:
+        """Count a handle given up for want of room."""
+        self._counter("kvdiag_router_evictions_total").inc()
+
     def retry(self, reason: Retry) -> None:
         """Count a call that is repeated."""
         self._counter("kvdiag_router_retries_total", reason).inc()

@@ -24,6 +24,7 @@ from kvdiag.router.ledger import Ledger, usable_ttl
 from kvdiag.router.metrics import RouterMetrics
 from kvdiag.router.passthrough import allowed, pass_through
 from kvdiag.router.placement import Address, Engine, Pool
+from kvdiag.router.redis import RedisStore
 from kvdiag.router.state import Services
 from kvdiag.router.stores import MemoryStore
 from kvdiag.router.turn import Turn
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from kvdiag.router.intake import Request
     from kvdiag.router.placement import Policy
     from kvdiag.router.settings import Settings
+    from kvdiag.router.stores import Store
 
 log = logging.getLogger("kvdiag.router")
 SWEEP_S: Final = 1.0
@@ -64,14 +66,7 @@ class Router:
         self._tracer = tracer_from(
             settings.otlp_endpoint, "kvdiag-router", on_drop=lambda: self.metrics.dropped("otlp")
         )
-        self._store = MemoryStore(
-            time.time,
-            max_entries=settings.store.max_entries,
-            max_bytes=settings.store.max_bytes,
-            ttl_s=settings.store.ttl_s,
-            on_size=self.metrics.handles.set,
-            on_evict=lambda: None,
-        )
+        self._store = self._open_store()
         ttl = settings.handle_ttl_s if settings.handle_ttl_s is not None else usable_ttl(DECODE_TTL_S)
         self.metrics.handle_ttl.set(ttl)
         self.services = Services(
@@ -85,6 +80,20 @@ class Router:
             metrics=self.metrics,
             report=self._report,
             tracer=self._tracer,
+        )
+
+    def _open_store(self) -> Store:
+        store = self.settings.store
+        if store.kind == "redis":
+            self.metrics.store_up.set(0)
+            return RedisStore(store.url, ttl_s=store.ttl_s, timeout_s=store.timeout_s, on_up=self.metrics.store_up.set)
+        return MemoryStore(
+            time.time,
+            max_entries=store.max_entries,
+            max_bytes=store.max_bytes,
+            ttl_s=store.ttl_s,
+            on_size=self.metrics.handles.set,
+            on_evict=self.metrics.evicted,
         )
 
     def _open_turn_log(self) -> JsonlSink | None:

@@ -323,6 +323,12 @@ _TABLE: Final = (
         multiprocess_mode="livemostrecent",
     ),
     Metric(
+        "kvdiag_router_evictions_total",
+        "counter",
+        "Live handles that the in-process store gave up for want of room.",
+        ("router",),
+    ),
+    Metric(
         "kvdiag_router_lookups_total",
         "counter",
         "Handle look-ups by result.",
