@@ -1,0 +1,9 @@
+"""Live checks: what a deployment shows from outside, and a conversation that proves reuse."""
+
+from __future__ import annotations
+
+from kvdiag.doctor.checks import CHECKS, Check, Result
+from kvdiag.doctor.proof import probe
+from kvdiag.doctor.site import Site, observe
+
+__all__ = ["CHECKS", "Check", "Result", "Site", "observe", "probe"]

@@ -1,0 +1,263 @@
+"""The live checks, as data: a name, what it asks, the remedy, and a judge with three answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from kvdiag.causes import CAUSES
+from kvdiag.doctor.site import INFO, Service, Site, block_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+State = Literal["ok", "problem", "not evaluated"]
+
+READER_MARGIN_S: Final = 5.0
+"""vLLM declines a read when less than this is left of decode's TTL."""
+CLOCK_TOLERANCE_S: Final = 2.0
+"""Dates come in whole seconds; beyond this, joining logs by time goes wrong."""
+_COMPARED: Final = ("ttl_seconds", "recompute_threshold", "failure_policy", "nixl")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a judge says, and what it saw."""
+
+    state: State
+    seen: str
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """One check's outcome. `remedy` is empty unless there is a problem."""
+
+    check: str
+    state: State
+    seen: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question to a site."""
+
+    name: str
+    asks: str
+    remedy: str
+    judge: Callable[[Site], Answer]
+
+    def run(self, site: Site) -> Result:
+        """Return the outcome for this site."""
+        answer = self.judge(site)
+        remedy = self.remedy if answer.state == "problem" else ""
+        return Result(check=self.name, state=answer.state, seen=answer.seen, remedy=remedy)
+
+
+def ok(seen: str) -> Answer:
+    """Return that all is well."""
+    return Answer("ok", seen)
+
+
+def problem(seen: str) -> Answer:
+    """Return that something is wrong."""
+    return Answer("problem", seen)
+
+
+def not_evaluated(needs: str) -> Answer:
+    """Return that the check could not be made, and what it needs."""
+    return Answer("not evaluated", f"needs {needs}")
+
+
+def reachable(site: Site) -> Answer:
+    """Judge whether every service answers."""
+    silent = [f"{service.name}: {service.problem}" for service in site.services if service.problem]
+    return problem("; ".join(silent)) if silent else ok(f"{len(site.services)} services answer")
+
+
+def metrics(site: Site) -> Answer:
+    """Judge whether every service's metrics are there and filled."""
+    seen = [service for service in site.services if not service.problem]
+    if not seen:
+        return not_evaluated("a service that answers")
+    bare = [service.name for service in seen if not _has_metrics(service)]
+    return problem(f"empty or foreign: {'; '.join(bare)}") if bare else ok("every page has its series")
+
+
+def versions(site: Site) -> Answer:
+    """Judge whether all engines run one vLLM."""
+    return _equal(site.engines, "vLLM version", lambda engine: engine.version or engine.info("vllm"))
+
+
+def models(site: Site) -> Answer:
+    """Judge whether all engines serve one model."""
+    return _equal(site.engines, "model", lambda engine: engine.model)
+
+
+def block_sizes(site: Site) -> Answer:
+    """Judge whether all engines use one block size."""
+    return _equal(site.engines, "block size", lambda engine: _text(block_size(engine)))
+
+
+def connector(site: Site) -> Answer:
+    """Judge whether a KV connector is loaded on every engine."""
+    seen = [engine for engine in site.engines if engine.samples]
+    if not seen:
+        return not_evaluated("an engine's /metrics")
+    without = [engine.name for engine in seen if not _connector(engine)]
+    if without:
+        return problem(f"no NIXL series on {'; '.join(without)}")
+    return ok(", ".join(f"{engine.role}: {_connector(engine)}" for engine in seen))
+
+
+def bidirectional(site: Site) -> Answer:
+    """Judge whether reading back is on at both ends."""
+    flags = {engine.name: engine.info("bidirectional") for engine in site.engines}
+    off = [name for name, flag in flags.items() if flag is not None and flag.lower() not in {"true", "1", "on", "yes"}]
+    if off:
+        return problem(f"off on {'; '.join(off)}")
+    if not flags or None in flags.values():
+        return not_evaluated("kvdiag's connector on every engine; the probe shows the effect without it")
+    return ok("on everywhere")
+
+
+def flags(site: Site) -> Answer:
+    """Judge whether the connectors are set alike."""
+    told = [engine for engine in site.engines if engine.samples and engine.samples.rows(INFO)]
+    if len(told) < 2:
+        return not_evaluated("kvdiag's connector on two engines or more")
+    differing = [answer.seen for key in _COMPARED if (answer := _equal(told, key, _setting(key))).state == "problem"]
+    return problem("; ".join(differing)) if differing else ok(f"{', '.join(_COMPARED)} are equal")
+
+
+def failure_policy(site: Site) -> Answer:
+    """Judge what a failed read-back does to its request."""
+    policies = {engine.info("failure_policy") for engine in site.prefills} - {None}
+    if not policies:
+        return not_evaluated("kvdiag's connector on prefill")
+    if policies == {"fail"} and site.router is None:
+        return not_evaluated("the router's URL: with `fail`, the router has to repeat the turn without its handle")
+    if policies != {"fail"}:
+        return problem("prefill has `recompute`: after a failed read-back vLLM leaves the request hanging")
+    if not _ours(site.router):
+        return problem("prefill has `fail` and the router is not kvdiag's: a failed read-back answers HTTP 500")
+    return ok("`fail` on prefill, and kvdiag's router repeats the turn without the handle")
+
+
+def ttl_order(site: Site) -> Answer:
+    """Judge whether the router lets go of handles before decode does."""
+    router = site.router.number("kvdiag_router_handle_ttl_seconds") if site.router else None
+    kept = [ttl for engine in site.decodes if (ttl := decode_ttl(engine)) is not None]
+    if router is None or not kept:
+        return not_evaluated("kvdiag's router and kvdiag's connector on decode")
+    order = f"router {router:g} s, decode {min(kept):g} s, margin {READER_MARGIN_S:g} s"
+    return ok(order) if router <= min(kept) - READER_MARGIN_S else problem(order)
+
+
+def store(site: Site) -> Answer:
+    """Judge whether the router's handle store answers."""
+    up = site.router.number("kvdiag_router_store_up") if site.router else None
+    if up is None:
+        return not_evaluated("kvdiag's router")
+    return ok("the store answers") if up else problem("the store is down: the router serves without reuse")
+
+
+def clocks(site: Site) -> Answer:
+    """Judge whether the hosts' clocks agree with this one's."""
+    skews = {service.name: service.clock_s for service in site.services if service.clock_s is not None}
+    if not skews:
+        return not_evaluated("a Date header in the answers")
+    off = [f"{name} by {skew:+.0f} s" for name, skew in skews.items() if abs(skew) > CLOCK_TOLERANCE_S]
+    return problem(f"off from here: {'; '.join(off)}") if off else ok(f"{len(skews)} clocks agree with this host's")
+
+
+def failures(site: Site) -> Answer:
+    """Judge whether engines counted failed transfers or errors of the connector since they started."""
+    counters = (
+        "vllm:nixl_num_failed_transfers_total",
+        "kvdiag_transfer_failures_total",
+        "kvdiag_connector_errors_total",
+    )
+    counted = {(engine.name, name): engine.number(name) for engine in site.engines for name in counters}
+    if not any(value is not None for value in counted.values()):
+        return not_evaluated("the NIXL series of an engine")
+    bad = [f"{name} = {value:g} on {engine}" for (engine, name), value in counted.items() if value]
+    return problem("; ".join(bad)) if bad else ok("no failed transfer since start")
+
+
+def decode_ttl(engine: Service) -> float | None:
+    """Return for how long decode keeps blocks, seconds."""
+    number = engine.number("kvdiag_retention_ttl_seconds")
+    text = engine.info("ttl_seconds")
+    try:
+        return number or float(text or "")
+    except ValueError:
+        return None
+
+
+def _equal(engines: Iterable[Service], what: str, value: Callable[[Service], str | None]) -> Answer:
+    found = {engine.name: value(engine) for engine in engines}
+    told = {name: seen for name, seen in found.items() if seen}
+    if len(told) < 2 or len(told) < len(found):
+        return not_evaluated(f"the {what} of every engine, two or more")
+    if len(set(told.values())) == 1:
+        return ok(f"{what} {next(iter(told.values()))} everywhere")
+    return problem(f"{what} differs: " + "; ".join(f"{seen} on {name}" for name, seen in told.items()))
+
+
+def _setting(key: str) -> Callable[[Service], str | None]:
+    return lambda engine: engine.info(key)
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _has_metrics(service: Service) -> bool:
+    if service.samples is None:
+        return False
+    return service.samples.has("kvdiag_turns_total" if _ours(service) else "vllm:") or (
+        service.role == "router" and len(service.samples) > 0
+    )
+
+
+def _ours(service: Service | None) -> bool:
+    return service is not None and service.samples is not None and service.samples.has("kvdiag_router_")
+
+
+def _connector(engine: Service) -> str | None:
+    if engine.samples is None:
+        return None
+    if engine.samples.rows(INFO):
+        return "kvdiag's"
+    return "stock NIXL" if engine.samples.has("vllm:nixl_") else None
+
+
+CHECKS: Final = (
+    Check("reachable", "Does every service answer?", "start the service, or correct its URL", reachable),
+    Check(
+        "metrics",
+        "Are metrics there and filled?",
+        "serve /metrics at this URL (no --disable-log-stats); on a fresh engine send one request",
+        metrics,
+    ),
+    Check("versions", "Do all engines run one vLLM?", CAUSES["peer_unreachable"].remedy("incompatible"), versions),
+    Check("models", "Do all engines serve one model?", CAUSES["peer_unreachable"].remedy("incompatible"), models),
+    Check("block_sizes", "Do all engines use one block size?", "give all engines the same --block-size", block_sizes),
+    Check("connector", "Is a KV connector loaded?", CAUSES["feature_off"].remedy("no_connector"), connector),
+    Check("bidirectional", "Is reading back on at both ends?", CAUSES["feature_off"].remedy(), bidirectional),
+    Check(
+        "flags", "Are the connectors set alike?", "give prefill and decode the same kv_connector_extra_config", flags
+    ),
+    Check(
+        "failure_policy",
+        "What does a failed read-back do?",
+        "keep kv_load_failure_policy=fail on prefill and let kvdiag's router repeat such turns",
+        failure_policy,
+    ),
+    Check("ttl_order", "Does the router let go before decode?", CAUSES["expired_remote_read"].remedy(), ttl_order),
+    Check("store", "Does the handle store answer?", "start the store that the router names in its log", store),
+    Check("clocks", "Do the clocks agree?", "synchronise the hosts (chrony, ntpd)", clocks),
+    Check("failures", "Have transfers failed since start?", CAUSES["transfer_failed"].remedy(), failures),
+)
+"""Every check that needs no request of its own, in the order in which to read them."""
