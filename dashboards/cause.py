@@ -1,0 +1,91 @@
+"""A board per runbook page: the text beside the cause's live numbers, so that an alert's link cannot lead nowhere."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.causes import CAUSES
+from kvdiag.dashboards.board import TAG, UID_PREFIX, Board, state
+from kvdiag.dashboards.panels import CAUSE_COLOURS, Placed, Query, Row, graph_panel, text_panel
+from kvdiag.dashboards.promql import ENGINE, ROUTER, mean, rate, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX: Final = "runbook-"
+_PAGE_LINK: Final = re.compile(r"\]\((\w+)\.md\)")
+
+
+def boards(pages: Mapping[str, str]) -> tuple[Board, ...]:
+    """Return one board per page; `pages` maps a runbook's name to its Markdown."""
+    return tuple(_board(name, text) for name, text in pages.items())
+
+
+def _board(name: str, text: str) -> Board:
+    cause = CAUSES.get(name)
+    linked = _PAGE_LINK.sub(rf"](/d/{UID_PREFIX}{PREFIX}\1)", text)
+    live = (_live(name),) if cause else ()
+    return Board(
+        PREFIX + name,
+        f"kvdiag / Runbook / {name}",
+        cause.meaning if cause else "Which cause is it?",
+        (state(), *live, Row((Placed(text_panel("Runbook", linked), 24),), 34)),
+        (TAG + "-runbook",),
+    )
+
+
+def _live(cause: str) -> Row:
+    selector = f'{ROUTER},cause="{cause}"'
+    return Row(
+        (
+            Placed(
+                graph_panel(
+                    "Turns with this cause",
+                    "By detail.",
+                    Query(rate("kvdiag_turns_total", selector, "detail"), "{{detail}}"),
+                    unit="reqps",
+                    stacked=True,
+                    absent="Router not scraped",
+                    colours={"": CAUSE_COLOURS[cause]},
+                ),
+                6,
+            ),
+            Placed(
+                graph_panel(
+                    "Share of all turns",
+                    "What the alert compares with its budget, without its traffic floor.",
+                    Query(ratio(rate("kvdiag_turns_total", selector), rate("kvdiag_turns_total", ROUTER)), cause),
+                    unit="percentunit",
+                    colours={cause: CAUSE_COLOURS[cause]},
+                ),
+                6,
+            ),
+            Placed(
+                graph_panel(
+                    "Tokens lost to it",
+                    "Held on decode, computed again.",
+                    Query(
+                        rate("kvdiag_lost_tokens_total", f'{ENGINE},cause="{cause}"', "detail"),
+                        "{{detail}}",
+                    ),
+                    unit="short",
+                    stacked=True,
+                    absent="Connector not enabled",
+                ),
+                6,
+            ),
+            Placed(
+                graph_panel(
+                    "TTFT of these turns, mean",
+                    "Against all turns.",
+                    Query(mean("kvdiag_turn_ttft_seconds", selector), cause),
+                    Query(mean("kvdiag_turn_ttft_seconds", ROUTER), "all turns"),
+                    unit="s",
+                    colours={cause: CAUSE_COLOURS[cause]},
+                ),
+                6,
+            ),
+        ),
+        7,
+    )

@@ -1,0 +1,230 @@
+"""Retention: memory held for later turns, how it ends, gaps against TTL, pressure and queueing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvdiag.dashboards import vllm_series
+from kvdiag.dashboards.board import Board, state
+from kvdiag.dashboards.panels import BAD, GOOD, MUTED, WARN, Placed, Query, Row, graph_panel, stat_panel
+from kvdiag.dashboards.promql import DECODE, ENGINE, ROUTER, or_idle, quantile, rate, ratio, with_role
+
+if TYPE_CHECKING:
+    from kvdiag.dashboards.settings import Settings
+
+_ABSENT = "Connector not enabled"
+_QUIET = "Nothing released, or connector not enabled (see top row)"
+_RELEASES = {"read": GOOD, "expired": WARN, "notified": MUTED}
+_EXPIRIES = {"idle_ended": MUTED, "lease_lapsed": WARN, "read_declined": "#f2cc0c", "read_after_release": BAD}
+HELD = f"max by (instance) (kvdiag_retained_blocks{{{DECODE}}}) / (max by (instance) (kvdiag_kv_cache_blocks{{{DECODE}}}) > 0)"
+
+
+def board(settings: Settings) -> Board:
+    """Return the board."""
+    del settings
+    return Board(
+        "retention",
+        "kvdiag / Retention",
+        "How much memory is held for later turns, does it pay, and does it squeeze out running work?",
+        (state(), _numbers(), _held(), _ends(), _pressure()),
+    )
+
+
+def _numbers() -> Row:
+    paid = or_idle(
+        ratio(
+            rate("kvdiag_retained_byte_seconds_total", f'{DECODE},release="read"', window="1h"),
+            rate("kvdiag_retained_byte_seconds_total", DECODE, window="1h"),
+        ),
+        f"kvdiag_retained_blocks{{{DECODE}}}",
+    )
+    return Row(
+        (
+            Placed(
+                stat_panel(
+                    "Cache held for later turns, fullest engine",
+                    "Retained blocks over all blocks of the KV cache.",
+                    Query(f"max({HELD})"),
+                    unit="percentunit",
+                    steps=((None, GOOD), (0.3, WARN), (0.5, BAD)),
+                    absent=_ABSENT,
+                    decimals=0,
+                ),
+                6,
+            ),
+            Placed(
+                stat_panel(
+                    "Retention that paid",
+                    "Share of retained byte-seconds that ended with a read, last hour. Low: a shorter TTL loses little.",
+                    Query(paid),
+                    unit="percentunit",
+                    steps=((None, WARN), (0.5, GOOD)),
+                    idle="Nothing released",
+                    absent=_ABSENT,
+                    decimals=0,
+                ),
+                6,
+            ),
+            Placed(
+                stat_panel(
+                    "Gap between turns, p95",
+                    "How long a retention must last to serve 95 % of later turns, last hour.",
+                    Query(
+                        or_idle(
+                            quantile(0.95, "kvdiag_inter_turn_gap_seconds", ROUTER, window="1h"),
+                            f"kvdiag_router_handles{{{ROUTER}}}",
+                        )
+                    ),
+                    unit="s",
+                    decimals=0,
+                ),
+                6,
+            ),
+            Placed(
+                stat_panel(
+                    "Retention TTL (decode)",
+                    "decoder_kv_blocks_ttl; the reader keeps a margin of 5 s.",
+                    Query(f"min(kvdiag_retention_ttl_seconds{{{DECODE}}} > 0)"),
+                    unit="s",
+                    absent=_ABSENT,
+                    decimals=0,
+                    sparkline=False,
+                ),
+                6,
+            ),
+        ),
+        4,
+    )
+
+
+def _held() -> Row:
+    return Row(
+        (
+            Placed(
+                graph_panel(
+                    "Share of the cache held, by engine",
+                    "Alert above 30 % while requests wait.",
+                    Query(HELD, "{{instance}}"),
+                    unit="percentunit",
+                    absent=_ABSENT,
+                    limit=0.3,
+                ),
+                8,
+            ),
+            Placed(
+                graph_panel(
+                    "Memory held for later turns",
+                    "By decode engine.",
+                    Query(f"max by (instance) (kvdiag_retained_bytes{{{DECODE}}})", "{{instance}}"),
+                    unit="bytes",
+                    absent=_ABSENT,
+                    stacked=True,
+                ),
+                8,
+            ),
+            Placed(
+                graph_panel(
+                    "Conversations held",
+                    "Finished requests whose blocks wait for a later turn. Every request is held, single-turn ones too.",
+                    Query(f"max by (instance) (kvdiag_retained_requests{{{DECODE}}})", "{{instance}}"),
+                    unit="short",
+                    absent=_ABSENT,
+                    stacked=True,
+                ),
+                8,
+            ),
+        ),
+        8,
+        "What is held",
+    )
+
+
+def _ends() -> Row:
+    return Row(
+        (
+            Placed(
+                graph_panel(
+                    "Memory-time by how it ended",
+                    "Byte-seconds per second. Green was used; orange was held for nothing.",
+                    Query(rate("kvdiag_retained_byte_seconds_total", DECODE, "release"), "{{release}}"),
+                    unit="bytes",
+                    absent=_ABSENT,
+                    stacked=True,
+                    colours=_RELEASES,
+                ),
+                8,
+            ),
+            Placed(
+                graph_panel(
+                    "Gaps between turns against the TTL",
+                    "A p95 above the dashed TTL: those turns come too late.",
+                    Query(quantile(0.5, "kvdiag_inter_turn_gap_seconds", ROUTER), "gap p50"),
+                    Query(quantile(0.95, "kvdiag_inter_turn_gap_seconds", ROUTER), "gap p95"),
+                    Query(f"min(kvdiag_retention_ttl_seconds{{{DECODE}}} > 0)", "TTL"),
+                    unit="s",
+                    colours={"TTL": BAD, "gap p50": "#8ab8ff", "gap p95": "#5794f2"},
+                ),
+                8,
+            ),
+            Placed(
+                graph_panel(
+                    "Expiries by meaning",
+                    "idle_ended is normal: a conversation that simply ended. The others are faults.",
+                    Query(rate("kvdiag_expiries_total", ENGINE, "kind"), "{{kind}}"),
+                    unit="reqps",
+                    absent=_ABSENT,
+                    stacked=True,
+                    colours=_EXPIRIES,
+                ),
+                8,
+            ),
+        ),
+        8,
+        "How it ends",
+    )
+
+
+def _pressure() -> Row:
+    def engines(series: vllm_series.Series, by: str = "job, instance") -> str:
+        return with_role("(" + series.query(lambda name: f"max by ({by}) ({name}{{{ENGINE}}})") + ")")
+
+    return Row(
+        (
+            Placed(
+                graph_panel(
+                    "KV cache in use",
+                    "vLLM's own gauge. On decode it includes what is held for later turns.",
+                    Query(engines(vllm_series.CACHE_USAGE), "{{role}} {{instance}}"),
+                    unit="percentunit",
+                    absent=_ABSENT,
+                    limit=0.9,
+                ),
+                8,
+            ),
+            Placed(
+                graph_panel(
+                    "Requests that wait",
+                    "vLLM's own gauge, requests deferred for remote KV included.",
+                    Query(engines(vllm_series.WAITING), "{{role}} {{instance}}"),
+                    unit="short",
+                    absent=_ABSENT,
+                ),
+                8,
+            ),
+            Placed(
+                graph_panel(
+                    "Preemptions",
+                    "Running requests thrown out for lack of memory.",
+                    Query(
+                        vllm_series.PREEMPTIONS.query(lambda name: rate(name, ENGINE, "instance")),
+                        "{{instance}}",
+                    ),
+                    unit="reqps",
+                    absent="vLLM not scraped",
+                ),
+                8,
+            ),
+        ),
+        8,
+        "Pressure",
+    )
