@@ -2,20 +2,126 @@
 
 from __future__ import annotations
 
-import click
-import msgspec
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from kvdiag.diagnosis import Options, classify
-from kvdiag.errors import ExitCode
+import click
+
+from kvdiag.diagnosis.follow import follow as follow_files
+from kvdiag.diagnosis.options import LogRole, Options
+from kvdiag.diagnosis.pipeline import classify
+from kvdiag.diagnosis.render import FORMATS, Format, render
+from kvdiag.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from kvdiag.diagnosis.report import Report
+
+_ROLES: Final[tuple[LogRole, ...]] = ("prefill", "decode", "router")
+_CODES = {
+    "healthy": ExitCode.CLEAR,
+    "below_threshold": ExitCode.CLEAR,
+    "local_hit": ExitCode.CLEAR,
+    "inconclusive": ExitCode.INCONCLUSIVE,
+}
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return `800ms`, `1.5s` or a bare number of seconds as seconds."""
+        if isinstance(value, float):
+            return value
+        text = str(value).strip().lower()
+        scale = 0.001 if text.endswith("ms") else 1.0
+        try:
+            seconds = float(text.removesuffix("ms").removesuffix("s")) * scale
+        except ValueError:
+            self.fail(f"{value!r} is not a duration; write 800ms or 1.5s", param, ctx)
+        if not 0 < seconds < 1e6:
+            self.fail(f"{value!r} must be longer than nothing", param, ctx)
+        return seconds
+
+
+class _Role(click.ParamType[tuple[LogRole, str]]):
+    name = "role=glob"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[LogRole, str]:
+        """Return `prefill=logs/p*` as role and glob."""
+        name, _, glob = str(value).partition("=")
+        role = next((role for role in _ROLES if role == name), None)
+        if role is None or not glob:
+            self.fail(f"{value!r}: write one of {', '.join(_ROLES)}, then =GLOB", param, ctx)
+        return role, glob
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True)
-@click.option("--format", "format_", type=click.Choice(["terminal", "json"]), default="terminal")
-def command(paths: tuple[str, ...], format_: str) -> int:
-    """Say which turns were slow or not reused, and why, from logs."""
-    report = classify(paths, Options())
-    click.echo(msgspec.json.encode(report) if format_ == "json" else report.verdict.summary)
-    return {"healthy": ExitCode.CLEAR, "below_threshold": ExitCode.CLEAR, "inconclusive": ExitCode.INCONCLUSIVE}.get(
-        report.verdict.cause, ExitCode.FINDINGS
-    )
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--format", "format_", type=click.Choice(FORMATS), default="terminal", show_default=True, help="Output.")
+@click.option("--turns", is_flag=True, help="Add a line for every turn.")
+@click.option(
+    "--slow", type=_Duration(), help="A turn is slow from this time to first token on; default: the log's own baseline."
+)
+@click.option(
+    "--role",
+    "roles",
+    type=_Role(),
+    multiple=True,
+    help="Who wrote the files that match: prefill=, decode= or router=GLOB.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Processes that read; default: every core.")
+@click.option("--follow", is_flag=True, help="Keep reading as the files grow; show the findings anew when they change.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write there instead of standard output."
+)
+def command(
+    *,
+    paths: tuple[str, ...],
+    format_: Format,
+    turns: bool,
+    slow: float | None,
+    roles: tuple[tuple[LogRole, str], ...],
+    jobs: int | None,
+    follow: bool,
+    output: Path | None,
+) -> int:
+    """Say which turns were slow or not reused, and why, from logs.
+
+    PATH is a log file, a directory of logs, or - for standard input: prefill, decode and router logs of stock vLLM,
+    kvdiag's turn and event logs, /metrics snapshots; compressed, rotated, wrapped by containers.
+
+    Exits with 0 when nothing is wrong, 1 with findings, 2 when no input can be used, 3 when too little was recognised.
+    """
+    options = Options(slow_s=slow, roles=roles, turns=turns, jobs=jobs)
+    if follow:
+        codes = [_show(report, format_, output, turns=turns) for report in follow_files(paths, options)]
+        return codes[-1]
+    return _show(_classify(paths, options), format_, output, turns=turns)
+
+
+def _classify(paths: tuple[str, ...], options: Options) -> Report:
+    if not sys.stderr.isatty():
+        return classify(paths, options)
+    from kvdiag.diagnosis.progress import progress_bar  # noqa: PLC0415 - only a terminal needs rich
+
+    with progress_bar() as progress:
+        return classify(paths, options, progress)
+
+
+def _show(report: Report, format_: Format, output: Path | None, *, turns: bool) -> int:
+    for problem in (item.problem for item in report.inputs if item.kind == "unreadable"):
+        click.echo(f"kvdiag: {problem}", err=True)
+    text = render(report, format_, turns=turns, color=False if output else None)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        _write(output, text)
+    return ExitCode.INTERRUPTED if report.interrupted else _CODES.get(report.verdict.cause, ExitCode.FINDINGS)
+
+
+def _write(output: Path, text: str) -> None:
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error.strerror}); choose another place with -o") from error

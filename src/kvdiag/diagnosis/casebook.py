@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis.conversations import RouterEvent, look_ups
-from kvdiag.diagnosis.engines import EngineLog, LogRole
+from kvdiag.diagnosis.engines import EngineLog
 from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.latency import Baseline
+from kvdiag.diagnosis.summary import Summary
 from kvdiag.diagnosis.turns import Lookup, Mark, Turn
 
 if TYPE_CHECKING:
+    from kvdiag.diagnosis.options import LogRole
     from collections.abc import Callable
 
     from kvdiag.diagnosis.facts import Fact, Scanned
@@ -23,6 +26,7 @@ MAX_EVENTS: Final = 160_000
 _MAX_READERS: Final = 40_000
 _MAX_LOGS: Final = 4096
 _MAX_PIDS: Final = 4096
+_NO_BASELINE: Final = Baseline()
 
 
 @dataclass(slots=True)
@@ -55,8 +59,8 @@ class _Stream:
 class Casebook:
     """Collects facts in the order of the logs; the rules read it.
 
-    When there are more turns or router events than the bounds allow, the oldest are closed: `on_close` judges them
-    and what it tallies is all that remains of them.
+    When there are more turns or router events than the bounds allow, the oldest are judged with what is known of
+    them by then, and what they add up to is all that remains of them.
     """
 
     forced_role: Callable[[str], LogRole | None] = lambda _name: None
@@ -68,10 +72,9 @@ class Casebook:
     """Which turn was to read a handle, by the handle's request id on decode."""
     covered: OrderedDict[str, Mark] = field(default_factory=OrderedDict)
     """Handles that prefill had no need of, its own prefix cache holding as much, by the same id."""
-    on_close: Callable[[Turn], None] = lambda _turn: None
-    turn_count: int = 0
+    closed: Summary = field(default_factory=Summary)
+    """What the turns that had to be let go of add up to."""
     event_count: int = 0
-    closing: deque[str] = field(default_factory=deque)
 
     @property
     def engines(self) -> list[EngineLog]:
@@ -148,10 +151,10 @@ class Casebook:
         """Return the turn of this external id, the oldest one being closed when there are too many."""
         turn = self.turns.get(turn_id)
         if turn is None:
-            self.turn_count += 1
             turn = self.turns[turn_id] = Turn(turn_id)
             if len(self.turns) > MAX_TURNS:
-                self._close(*self.turns.popitem(last=False))
+                _, oldest = self.turns.popitem(last=False)
+                self.closed.count(oldest, self, _NO_BASELINE)
         return turn
 
     def wants(self, handle: str, turn_id: str) -> None:
@@ -192,10 +195,6 @@ class Casebook:
     def _failed(self, turn_id: str) -> bool:
         turn = self.turns.get(turn_id)
         return turn is not None and (bool(turn.failures) or turn.seen("declined", "internal_error", "load_failed"))
-
-    def _close(self, turn_id: str, turn: Turn) -> None:
-        del turn_id
-        self.on_close(turn)
 
     def settle_all(self) -> None:
         """Settle what is still open; called before the rules read the casebook."""

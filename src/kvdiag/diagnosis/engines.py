@@ -6,15 +6,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis.series import LoadSample, Series, TransferSample
 
 if TYPE_CHECKING:
+    from kvdiag.diagnosis.options import LogRole
     from kvdiag.diagnosis.parameters import EngineConfig
     from kvdiag.diagnosis.report import Evidence
-
-LogRole = Literal["prefill", "decode", "router"]
 
 # Prefill generates one token a request; with prompts of 64 tokens and more that is below 2 % of its prompt rate.
 _PREFILL_RATIO: Final = 0.02

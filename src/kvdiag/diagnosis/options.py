@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal
 
-if TYPE_CHECKING:
-    from kvdiag.diagnosis.engines import LogRole
+LogRole = Literal["prefill", "decode", "router"]
+"""Who wrote a log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,42 +9,60 @@ from typing import TYPE_CHECKING
 from kvdiag.diagnosis.assemble import assemble
 from kvdiag.diagnosis.casebook import Casebook
 from kvdiag.diagnosis.options import Options
+from kvdiag.diagnosis.reading import pieces
 from kvdiag.diagnosis.reduce import add_block
-from kvdiag.diagnosis.scan import scan
-from kvdiag.diagnosis.sources import find_sources, read_blocks
+from kvdiag.diagnosis.sources import find_sources
 from kvdiag.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvdiag.diagnosis.engines import LogRole
+    from kvdiag.diagnosis.options import LogRole
+    from kvdiag.diagnosis.reading import Progress
     from kvdiag.diagnosis.report import Report
 
 _DEFAULTS = Options()
 
 
-def classify(paths: Sequence[str], options: Options = _DEFAULTS) -> Report:
+def classify(paths: Sequence[str], options: Options = _DEFAULTS, progress: Progress | None = None) -> Report:
     """Return what the logs under `paths` (files, directories, `-` for stdin) say about their turns.
+
+    An interruption (Ctrl-C) ends the reading; the report then tells what is known by then.
 
     :raises InputError: where not one of the inputs can be read.
     """
-    book = Casebook(forced_role=_forced(options))
-    for source in find_sources(list(map(str, paths))):
-        for path in source.paths:
-            _read(book, source.name, path)
-    return assemble(book, options)
-
-
-def _read(book: Casebook, source: str, path: str) -> None:
-    notes = book.file(path)
+    book = Casebook(forced_role=forced_role(options))
+    interrupted = False
     try:
-        for block in read_blocks(path):
-            add_block(book, source, path, scan(block))
-    except InputError as error:
-        notes.problem = str(error)
+        read(book, paths, options, progress)
+    except KeyboardInterrupt:
+        interrupted = True
+    report = assemble(book, options)
+    report.interrupted = interrupted
+    return report
 
 
-def _forced(options: Options) -> Callable[[str], LogRole | None]:
+def read(book: Casebook, paths: Sequence[str], options: Options, progress: Progress | None = None) -> None:
+    """Read everything under `paths` into the casebook.
+
+    :raises InputError: where not one of the inputs can be read.
+    """
+    sources = find_sources(list(map(str, paths)))
+    if not sources:
+        raise InputError(f"{', '.join(map(str, paths))}: holds no file; name log files or a directory of logs")
+    for piece in pieces(sources, options.jobs, progress):
+        notes = book.file(piece.path)
+        notes.problem = piece.problem or notes.problem
+        if piece.scanned is not None:
+            add_block(book, piece.source.name, piece.path, piece.scanned)
+    problems = [notes.problem for notes in book.files.values() if notes.problem]
+    if book.files and len(problems) == len(book.files):
+        raise InputError("; ".join(problems[:5]))
+
+
+def forced_role(options: Options) -> Callable[[str], LogRole | None]:
+    """Return the role that the options force on a log, by its name."""
+
     def role_of(name: str) -> LogRole | None:
         for role, pattern in options.roles:
             if fnmatch(name, pattern) or fnmatch(PurePath(name).name, pattern):

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvdiag.diagnosis import parameters, records
 from kvdiag.diagnosis.conversations import EventKind, RouterEvent
-from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog, Failure, LogRole
+from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog, Failure
 from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.report import Evidence
 from kvdiag.diagnosis.series import Series, load_sample, transfer_sample
 from kvdiag.diagnosis.turns import Mark, Turn
 
 if TYPE_CHECKING:
+    from kvdiag.diagnosis.options import LogRole
     from collections.abc import Callable
 
     from kvdiag.diagnosis.casebook import Casebook

@@ -145,3 +145,5 @@ class Report(msgspec.Struct, kw_only=True):
     inputs: list[InputSummary]
     settings: Settings = msgspec.field(default_factory=Settings)
     per_turn: list[TurnReport] | None = None
+    interrupted: bool = False
+    """Reading was broken off: this is what was known by then."""

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.casebook import Casebook
     from kvdiag.diagnosis.engines import EngineLog
     from kvdiag.diagnosis.report import Evidence
-
-Tallies = dict[tuple[str, str | None], Tally]
+    from kvdiag.diagnosis.summary import Tallies
 
 
 @dataclass(frozen=True, slots=True)

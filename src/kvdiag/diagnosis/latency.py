@@ -1,0 +1,130 @@
+"""Time: which turns were slow, where their time went, what reuse would have saved them.
+
+Everything is measured against this very log: turns of the same outcome and a like prompt length.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.diagnosis.report import LatencySplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvdiag.diagnosis.turns import Turn
+    from kvdiag.events import KvEvent
+
+_ENOUGH: Final = 5
+_ENOUGH_HITS: Final = 2
+# Slow without a limit given: well outside what like turns take, and long enough to be felt.
+_FACTOR: Final = 3.0
+_DEVIATIONS: Final = 6.0
+_FELT_S: Final = 0.5
+_REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold"})
+
+
+def first_token_s(turn: Turn) -> float | None:
+    """Return the turn's time to first token, or that of its prefill where only this is known; seconds."""
+    if turn.record is not None and turn.record.ttft_s is not None:
+        return turn.record.ttft_s
+    return turn.prefill_s
+
+
+def length_class(turn: Turn) -> int:
+    """Return the prompt's length class: doublings of tokens (or of blocks held at the end), 0 where unknown."""
+    size = turn.record.prompt_tokens if turn.record is not None and turn.record.prompt_tokens else turn.blocks
+    return (size or 0).bit_length()
+
+
+@dataclass(slots=True)
+class Baseline:
+    """What turns of each outcome and length take in these logs."""
+
+    limit_s: float | None = None
+    """A fixed limit, seconds, instead of the baseline."""
+    reused: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    computed: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def of(cls, turns: Iterable[tuple[Turn, str | None]], limit_s: float | None) -> Baseline:
+        """Return the baseline of turns, each with its outcome."""
+        baseline = cls(limit_s)
+        for turn, outcome in turns:
+            seconds = first_token_s(turn)
+            if seconds is not None:
+                group = baseline.reused if outcome in _REUSED else baseline.computed
+                group[length_class(turn)].append(seconds)
+        return baseline
+
+    def is_slow(self, turn: Turn, outcome: str | None) -> bool:
+        """Tell whether the turn took longer than the limit, or far longer than like turns."""
+        seconds = first_token_s(turn)
+        if seconds is None:
+            return False
+        if self.limit_s is not None:
+            return seconds >= self.limit_s
+        like = (self.reused if outcome in _REUSED else self.computed).get(length_class(turn), [])
+        if len(like) < _ENOUGH or seconds < _FELT_S:
+            return False
+        middle = median(like)
+        spread = median(abs(value - middle) for value in like)
+        return seconds > max(middle * _FACTOR, middle + _DEVIATIONS * spread)
+
+    def saved_s(self, turn: Turn) -> float | None:
+        """Return how much sooner the turn would have answered with its blocks read back; None where no hit tells."""
+        seconds = first_token_s(turn)
+        hits = self._hits_like(length_class(turn))
+        return None if seconds is None or hits is None else max(seconds - median(hits), 0.0)
+
+    def _hits_like(self, length: int) -> list[float] | None:
+        """Return the times of hits of the nearest length class that has enough of them."""
+        near = sorted((k for k, v in self.reused.items() if len(v) >= _ENOUGH_HITS), key=lambda k: (abs(k - length), k))
+        if near:
+            return self.reused[near[0]]
+        every = [value for values in self.reused.values() for value in values]
+        return every if len(every) >= _ENOUGH_HITS else None
+
+
+def split(turn: Turn) -> LatencySplit | None:
+    """Return where the time to first token went, as far as record and events tell."""
+    record = turn.record
+    ttft = record.ttft_s if record is not None else None
+    read, handoff = _transfer_s(turn, "decode_to_prefill"), _transfer_s(turn, "prefill_to_decode")
+    if turn.prefill_s is None and ttft is None and read is None and handoff is None:
+        return None
+    compute = None if turn.prefill_s is None else max(turn.prefill_s - (read or 0.0), 0.0)
+    rest = None if ttft is None or turn.prefill_s is None else max(ttft - turn.prefill_s - (handoff or 0.0), 0.0)
+    return LatencySplit(read=read, prefill_compute=compute, handoff=handoff, decode_first_token=rest)
+
+
+def transfer_event(turn: Turn, direction: str) -> KvEvent | None:
+    """Return the connector's event on a transfer of this turn."""
+    for mark in turn.marks.get("event_transfer", ()):
+        event: KvEvent = mark.data["event"]
+        if event.direction == direction:
+            return event
+    return None
+
+
+def _transfer_s(turn: Turn, direction: str) -> float | None:
+    event = transfer_event(turn, direction)
+    return event.seconds if event is not None else None
+
+
+def main_part(turn: Turn) -> tuple[str, str | None] | None:
+    """Return the cause that a slow turn's largest part points to, None where no part is more than half of it."""
+    parts, seconds = split(turn), first_token_s(turn)
+    if parts is None or not seconds:
+        return None
+    causes = {
+        "read": ("slow_transfer", "decode_to_prefill"),
+        "handoff": ("slow_transfer", "prefill_to_decode"),
+        "prefill_compute": ("compute_bound", None),
+    }
+    largest = max(causes, key=lambda part: getattr(parts, part) or 0.0)
+    known = largest != "prefill_compute" or transfer_event(turn, "decode_to_prefill") is not None
+    return causes[largest] if known and (getattr(parts, largest) or 0.0) * 2 > seconds else None

@@ -1,0 +1,78 @@
+"""One row of the report for each turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.diagnosis import clock
+from kvdiag.diagnosis.judge import outcome
+from kvdiag.diagnosis.latency import Baseline, split, transfer_event
+from kvdiag.diagnosis.report import TurnReport
+from kvdiag.diagnosis.summary import lost_s
+
+if TYPE_CHECKING:
+    from kvdiag.diagnosis.judge import Fault
+    from kvdiag.diagnosis.report import Evidence
+    from kvdiag.diagnosis.turns import Turn
+
+_MAX_EVIDENCE: Final = 4
+_FROM_RECORD: Final = (
+    "prefill",
+    "decode",
+    "status",
+    "stream",
+    "prompt_tokens",
+    "local_tokens",
+    "remote_tokens",
+    "computed_tokens",
+    "lost_tokens",
+    "handle_age_s",
+    "gap_s",
+    "ttft_s",
+    "total_s",
+)
+
+
+def row(turn: Turn, faults: list[Fault], baseline: Baseline) -> TurnReport:
+    """Return the row of one turn."""
+    fault = faults[0] if faults else None
+    ended = outcome(turn)
+    report = TurnReport(
+        request_id=turn.id,
+        conversation=turn.conversation,
+        turn=turn.number,
+        ts=turn.record.ts if turn.record is not None else clock.render(turn.first_seen),
+        cause=fault.cause if fault else ended or "unexplained",
+        detail=fault.detail if fault else None,
+        confidence=fault.confidence if fault else "certain" if ended else "possible",
+        slow=baseline.is_slow(turn, ended if fault is None else None),
+        lost_tokens=turn.tokens_lost,
+        lost_seconds=lost_s(turn, fault, baseline) if fault else None,
+        prefill_s=turn.prefill_s,
+        split=split(turn),
+        evidence=_evidence(turn, fault),
+    )
+    _add_record(report, turn)
+    _add_transfer(report, turn)
+    return report
+
+
+def _add_record(report: TurnReport, turn: Turn) -> None:
+    for name in _FROM_RECORD:
+        value = getattr(turn.record, name, None)
+        if value is not None:
+            setattr(report, name, value)
+
+
+def _add_transfer(report: TurnReport, turn: Turn) -> None:
+    event = transfer_event(turn, "decode_to_prefill")
+    if event is not None:
+        report.transfer_bytes, report.transfer_s = event.bytes, event.seconds
+
+
+def _evidence(turn: Turn, fault: Fault | None) -> list[Evidence]:
+    if fault is not None:
+        return fault.evidence[:_MAX_EVIDENCE]
+    if turn.record_at is not None:
+        return [turn.record_at]
+    return turn.lookup.evidence[:1] if turn.lookup is not None else []

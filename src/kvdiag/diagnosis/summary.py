@@ -1,0 +1,92 @@
+"""Turns counted into tallies; closed turns leave nothing else behind."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvdiag.causes import OUTCOMES
+from kvdiag.diagnosis.findings import Tally
+from kvdiag.diagnosis.judge import Fault, judge, outcome
+from kvdiag.diagnosis.latency import Baseline, main_part
+
+if TYPE_CHECKING:
+    from kvdiag.diagnosis.casebook import Casebook
+    from kvdiag.diagnosis.turns import Turn
+
+Tallies = dict[tuple[str, str | None], Tally]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What the turns judged so far add up to."""
+
+    tallies: Tallies = field(default_factory=dict)
+    turns: int = 0
+    """Turns that a router knew, by its log or its records."""
+    first: int = 0
+    reused: int = 0
+    slow: int = 0
+
+    def copy(self) -> Summary:
+        """Return a summary that can be counted on without touching this one."""
+        return copy.deepcopy(self)
+
+    def tally(self, cause: str, detail: str | None = None) -> Tally:
+        """Return the tally of a cause, a new one where there is none."""
+        return self.tallies.setdefault((cause, detail), Tally(cause, detail))
+
+    def count(self, turn: Turn, book: Casebook, baseline: Baseline) -> list[Fault]:
+        """Judge a turn, count it, and return its faults."""
+        ended = outcome(turn)
+        faults = judge(turn, book)
+        slow = baseline.is_slow(turn, ended if not faults else None)
+        if slow and not faults and ended != "first_turn":
+            faults = _slow_fault(turn, certain=baseline.limit_s is not None)
+        self._count_faults(turn, faults, baseline, slow=slow)
+        if not faults and ended is not None:
+            self.tally(ended).add("certain", turn.evidence(ended))
+            self.tally(ended).slow_turns += slow
+        self.slow += slow
+        known = turn.lookup is not None or turn.record is not None
+        self.turns += known
+        self.first += known and turn.number == 1
+        self.reused += known and not faults and ended == "remote_hit"
+        return faults
+
+    def _count_faults(self, turn: Turn, faults: list[Fault], baseline: Baseline, *, slow: bool) -> None:
+        for fault in faults:
+            tally = self.tally(fault.cause, None if fault.cause == "expired_remote_read" else fault.detail)
+            tally.detail = fault.detail if tally.turns == 0 or tally.detail == fault.detail else None
+            tally.add(fault.confidence, fault.evidence)
+            tally.failed += fault.failed
+            tally.slow_turns += slow
+            lost = turn.record.lost_tokens if turn.record is not None else None
+            tally.lose(lost if lost is not None else turn.tokens_lost, lost_s(turn, fault, baseline))
+
+    def merge(self, tally: Tally) -> None:
+        """Add what a rule found."""
+        known = self.tallies.get((tally.cause, tally.detail))
+        if known is None:
+            self.tallies[tally.cause, tally.detail] = tally
+            return
+        known.add(tally.confidence, tally.evidence, turns=tally.turns)
+        known.lose(tally.lost_tokens, tally.lost_seconds)
+
+
+def lost_s(turn: Turn, fault: Fault, baseline: Baseline) -> float | None:
+    """Return the seconds that a fault cost its turn: what reuse would have saved; None where nothing tells."""
+    reuse = fault.cause in {"missing_metadata", "feature_off", "prefix_diverged", "expired_remote_read"}
+    return baseline.saved_s(turn) if reuse and not fault.failed and fault.cause not in OUTCOMES else None
+
+
+def _slow_fault(turn: Turn, *, certain: bool) -> list[Fault]:
+    """Judge a slow turn without a fault: by its largest part; without a limit given, only a known part counts."""
+    part = main_part(turn)
+    evidence = turn.evidence("event_transfer", "prefill_done", "handle_sent") or (
+        [turn.record_at] if turn.record_at else []
+    )
+    if part is not None:
+        return [Fault(*part, "likely", evidence)]
+    return [Fault("unexplained", None, "possible", evidence)] if certain else []
