@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kvdiag.context import KEY, TurnContext
+from kvdiag.context import KEY, HandleContext, TurnContext, parse
 
 if TYPE_CHECKING:
     import asyncio
@@ -92,11 +92,15 @@ def _merge(theirs: bytes | None, ours: TurnContext) -> bytes:
 class Ledger:
     """Gives each handle out once and judges it before it does."""
 
-    def __init__(self, store: Store, *, handle_ttl_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, *, handle_ttl_s: float | None, decode_ttl_s: float, clock: Callable[[], float]
+    ) -> None:
         self._store = store
         self._clock = clock
         self.handle_ttl_s = handle_ttl_s
+        self._decode_ttl_s = decode_ttl_s
         self._engines: dict[str, str] = {}
+        self._ttls: dict[str, float] = {}
 
     async def claim(self, identity: Identity) -> Claim:
         """Look the conversation up and take its handle."""
@@ -109,10 +113,31 @@ class Ledger:
         lookup = self._judge(entry, age, identity)
         return Claim(lookup, entry.turn + 1, entry.conversation or identity.conversation, entry, age)
 
+    @property
+    def ttl_s(self) -> float:
+        """For how long a handle is sent where decode says nothing with the handle itself."""
+        if self.handle_ttl_s is not None:
+            return self.handle_ttl_s
+        return usable_ttl(min(self._ttls.values(), default=self._decode_ttl_s))
+
+    def _ttl(self, entry: Entry) -> float:
+        """Return for how long this handle may be sent: as set, else by what decode said, else by its default."""
+        if self.handle_ttl_s is not None:
+            return self.handle_ttl_s
+        told = _told_ttl(entry.context)
+        return usable_ttl(told if told is not None else self._ttls.get(entry.decode or "", self._decode_ttl_s))
+
+    def learn(self, decode: str, *, engine_id: str | None, ttl_s: float | None) -> None:
+        """Take what a decode engine's metrics say of it."""
+        if engine_id:
+            self._engines[decode] = _process(engine_id)
+        if ttl_s is not None:
+            self._ttls[decode] = ttl_s
+
     def _judge(self, entry: Entry, age: float, identity: Identity) -> str:
         if entry.handle is None:
             return entry.state
-        if age > self.handle_ttl_s:
+        if age > self._ttl(entry):
             return "stale"
         known = self._engines.get(entry.decode or "")
         if known is not None and _process(entry.engine_id) != known:
@@ -190,6 +215,16 @@ def _continues(entry: Entry, identity: Identity) -> bool:
     if entry.history is None or entry.context is not None:
         return True
     return identity.history.as_sent.digest(entry.history_items) == entry.history
+
+
+def _told_ttl(context: bytes | None) -> float | None:
+    if context is None:
+        return None
+    try:
+        told = parse(HandleContext, {KEY: msgspec.json.decode(context)})
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return told.ttl_s if told is not None else None
 
 
 def _process(engine_id: str | None) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
-from urllib.parse import urlsplit
 
 from kvdiag.errors import InputError
 from kvdiag.router.faults import NoEngineError
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from kvdiag.events import Role
 
 Policy = Literal["least_loaded", "round_robin"]
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\])(:(?P<port>\d{1,5}))?/?(@(?P<first>\d{1,4})(-(?P<last>\d{1,4}))?)?"
+)
 BREAK_AFTER: Final = 5
 """Failures in a row that open the breaker."""
 OPEN_S: Final = 2.0
@@ -34,14 +37,22 @@ class Address:
     """Data-parallel rank behind the endpoint."""
 
     @classmethod
-    def parse(cls, url: str) -> Address:
-        """Read `http://host:port`, optionally with `@rank`."""
-        base, _, rank = url.partition("@")
-        parts = urlsplit(base)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or (rank and not rank.isdigit()):
-            raise InputError(f"engine {url!r} is not a URL such as http://host:8000 (or http://host:8000@1 for a rank)")
-        tls = parts.scheme == "https"
-        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, int(rank) if rank else None)
+    def parse(cls, url: str) -> tuple[Address, ...]:
+        """Read `http://host:port`, or `http://host:port@0-3` for the data-parallel ranks behind it.
+
+        Raises:
+            InputError: it is neither.
+
+        """
+        match = _URL.fullmatch(url)
+        if match is None:
+            raise InputError(f"engine {url!r} is not a URL such as http://host:8000 (http://host:8000@0-3 for ranks)")
+        tls = match["scheme"] == "https"
+        host, port = match["host"].strip("[]"), int(match["port"] or (443 if tls else 80))
+        if match["first"] is None:
+            return (cls(host, port, tls),)
+        first, last = int(match["first"]), int(match["last"] or match["first"])
+        return tuple(cls(host, port, tls, rank) for rank in range(first, last + 1))
 
     @property
     def name(self) -> str:
@@ -103,10 +114,26 @@ class Engine:
 class Pool:
     """The engines of one role."""
 
-    def __init__(self, engines: Iterable[Engine], policy: Policy = "least_loaded") -> None:
-        self.engines = list(engines)
+    def __init__(self, role: Role, policy: Policy, new: Callable[[Role, Address], Engine]) -> None:
+        self.role = role
+        self.engines: list[Engine] = []
         self._policy = policy
+        self._new = new
         self._turn = itertools.count()
+
+    def update(self, addresses: Iterable[Address]) -> bool:
+        """Take these engines from now on, with the state of those that stay; say whether anything changed.
+
+        Turns on an engine that goes are left to end.
+        """
+        wanted = {address.name: address for address in addresses}
+        known = {engine.name: engine for engine in self.engines}
+        if wanted.keys() == known.keys():
+            return False
+        for name in known.keys() - wanted.keys():
+            known[name].upstream.close()
+        self.engines = [known.get(name) or self._new(self.role, address) for name, address in wanted.items()]
+        return True
 
     def pick(self, *, prefer: str | None = None, avoid: Collection[str] = ()) -> Engine:
         """Return the preferred engine if it is ready, else the least loaded (or the next) of those that are.

@@ -18,12 +18,14 @@ from kvdiag.exporters.tracing import tracer_from
 from kvdiag.router.answers import error_body
 from kvdiag.router.bodies import APIS, Body, BodyError
 from kvdiag.router.connection import Connection
+from kvdiag.router.discovery import Discovery
 from kvdiag.router.faults import EngineError
+from kvdiag.router.health import Watch
 from kvdiag.router.identity import Identifier
-from kvdiag.router.ledger import Ledger, usable_ttl
+from kvdiag.router.ledger import Ledger
 from kvdiag.router.metrics import RouterMetrics
 from kvdiag.router.passthrough import allowed, pass_through
-from kvdiag.router.placement import Address, Engine, Pool
+from kvdiag.router.placement import Engine, Pool
 from kvdiag.router.redis import RedisStore
 from kvdiag.router.state import Services
 from kvdiag.router.stores import MemoryStore
@@ -34,15 +36,13 @@ if TYPE_CHECKING:
 
     from kvdiag.events import Role, TurnRecord
     from kvdiag.router.intake import Request
-    from kvdiag.router.placement import Policy
+    from kvdiag.router.placement import Address
     from kvdiag.router.settings import Settings
     from kvdiag.router.stores import Store
 
 log = logging.getLogger("kvdiag.router")
 SWEEP_S: Final = 1.0
 DRAIN_POLL_S: Final = 0.02
-DECODE_TTL_S: Final = 480.0
-"""vLLM's default for decoder_kv_blocks_ttl."""
 SWITCH_S: Final = 0.0005
 """How long the metrics thread may keep the interpreter from the event loop."""
 
@@ -67,13 +67,16 @@ class Router:
             settings.otlp_endpoint, "kvdiag-router", on_drop=lambda: self.metrics.dropped("otlp")
         )
         self._store = self._open_store()
-        ttl = settings.handle_ttl_s if settings.handle_ttl_s is not None else usable_ttl(DECODE_TTL_S)
-        self.metrics.handle_ttl.set(ttl)
         self.services = Services(
             settings=settings,
-            prefills=self._pool("prefill", settings.prefill, settings.prefill_policy),
-            decodes=self._pool("decode", settings.decode, settings.decode_policy),
-            ledger=Ledger(self._store, handle_ttl_s=ttl, clock=time.time),
+            prefills=Pool("prefill", settings.prefill_policy, self._engine),
+            decodes=Pool("decode", settings.decode_policy, self._engine),
+            ledger=Ledger(
+                self._store,
+                handle_ttl_s=settings.handle_ttl_s,
+                decode_ttl_s=settings.decode_ttl_s,
+                clock=time.time,
+            ),
             identifier=Identifier(
                 settings.hash_key.encode() if settings.hash_key else None, derive=settings.derive_conversations
             ),
@@ -81,6 +84,10 @@ class Router:
             report=self._report,
             tracer=self._tracer,
         )
+        self.metrics.handle_ttl.set_function(lambda: self.services.ledger.ttl_s)
+        pools = self.services.prefills, self.services.decodes
+        discovery = Discovery({"prefill": settings.prefill, "decode": settings.decode}, settings.engines_file)
+        self.watch = Watch(pools, self.services.ledger, discovery, settings.health)
 
     def _open_store(self) -> Store:
         store = self.settings.store
@@ -107,10 +114,8 @@ class Router:
             keep=settings.turn_log_keep,
         )
 
-    def _pool(self, role: Role, urls: tuple[str, ...], policy: Policy) -> Pool:
-        connect_s = self.settings.deadlines.connect_s
-        clock = asyncio.get_running_loop().time
-        return Pool((Engine(role, Address.parse(url), clock, connect_s=connect_s) for url in urls), policy)
+    def _engine(self, role: Role, address: Address) -> Engine:
+        return Engine(role, address, time.monotonic, connect_s=self.settings.deadlines.connect_s)
 
     def _report(self, record: TurnRecord) -> None:
         if self._turn_log is not None:
@@ -168,7 +173,8 @@ class Router:
         connection.respond(200, page, content_type.encode())
 
     def _ready(self, connection: Connection) -> None:
-        if self._draining or not self.services.prefills or not self.services.decodes:
+        known = self.watch.looked.is_set() and self.services.prefills and self.services.decodes
+        if self._draining or not known:
             self._error(connection, 503, "not ready: draining, or no engine of a role answers")
         else:
             connection.respond(200, b'{"status":"ready"}')
@@ -186,6 +192,7 @@ class Router:
         settings = self.settings
         sys.setswitchinterval(SWITCH_S)
         disable_created_metrics()  # type: ignore[no-untyped-call]
+        await self.watch.discover()
         try:
             server = await loop.create_server(self._connection, settings.host, settings.port, backlog=2048)
         except OSError as error:
@@ -194,14 +201,16 @@ class Router:
                 f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another --port"
             ) from error
         self.port = server.sockets[0].getsockname()[1]
-        sweeper = loop.create_task(self._sweep())
+        chores = [loop.create_task(self._sweep()), loop.create_task(self.watch.run())]
         log.info("listening on %s:%d", settings.host, self.port)
         self.listening.set()
         try:
             await stop.wait()
             await self._drain(server)
         finally:
-            sweeper.cancel()
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
             await self._close()
 
     def _connection(self) -> Connection:

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 - msgspec resolves annotations at run time
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from kvdiag.router.intake import Limits
+from kvdiag.router.logs import Format  # noqa: TC001 - msgspec resolves annotations at run time
 from kvdiag.router.placement import Policy  # noqa: TC001 - msgspec resolves annotations at run time
+
+Seconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
     """How long each step may take, in seconds."""
 
-    connect_s: float = 5.0
-    reuse_s: float = 30.0
+    connect_s: Seconds = 5.0
+    reuse_s: Seconds = 30.0
     """Prefill with a handle; then once more without: vLLM can hang for ever on a read-back that failed."""
-    prefill_s: float = 300.0
-    first_byte_s: float = 120.0
+    prefill_s: Seconds = 300.0
+    first_byte_s: Seconds = 120.0
     """From the decode call to its first byte; a whole answer for a request that does not stream."""
-    answer_s: float = 1800.0
+    answer_s: Seconds = 1800.0
     """The whole answer of a request that does not stream."""
-    stall_s: float = 120.0
+    stall_s: Seconds = 120.0
     """Between two bytes of a stream."""
-    drain_s: float = 60.0
+    drain_s: Seconds = 60.0
     """For turns in flight after SIGTERM."""
 
 
@@ -34,11 +40,11 @@ class StoreSettings:
 
     kind: Literal["memory", "redis"] = "memory"
     url: str = "redis://127.0.0.1:6379/0"
-    max_entries: int = 100_000
-    max_bytes: int = 512 << 20
-    ttl_s: float = 3600.0
+    max_entries: Count = 100_000
+    max_bytes: Count = 512 << 20
+    ttl_s: Seconds = 3600.0
     """For how long a conversation is remembered, so that a late turn is told from a lost one."""
-    timeout_s: float = 0.25
+    timeout_s: Seconds = 0.25
     """For one command; longer counts as down."""
 
 
@@ -46,8 +52,8 @@ class StoreSettings:
 class Health:
     """How engines are watched."""
 
-    interval_s: float = 5.0
-    timeout_s: float = 5.0
+    interval_s: Seconds = 5.0
+    timeout_s: Seconds = 5.0
     path: str = "/health"
 
 
@@ -58,26 +64,29 @@ class Settings:
     prefill: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     engines_file: Path | None = None
     """A file of lines `prefill URL` and `decode URL`, read again when it changes."""
-    handle_ttl_s: float | None = None
+    handle_ttl_s: Annotated[float, Meta(ge=0)] | None = None
     """For how long a handle is sent; by default decode's TTL less the reader's margin."""
+    decode_ttl_s: Seconds = 480.0
+    """Decode's decoder_kv_blocks_ttl, where its connector does not tell."""
     derive_conversations: bool = True
     """Whether a conversation that nobody names is recognised by its history."""
     hash_key: str | None = None
     """Secret behind hashed ids; replicas that share a store need the same one. Random by default."""
-    holdout: float = 0.0
+    holdout: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Share of conversations that never reuse, to measure what reuse saves."""
     expose_kv_params: bool = False
     """Whether clients see `kv_transfer_params` in answers."""
     prefill_policy: Policy = "least_loaded"
     decode_policy: Policy = "least_loaded"
-    max_in_flight: int = 4096
+    max_in_flight: Count = 4096
     turn_log: Path | None = None
-    turn_log_max_bytes: int = 64 << 20
-    turn_log_keep: int = 4
+    turn_log_max_bytes: Count = 64 << 20
+    turn_log_keep: Count = 4
     otlp_endpoint: str | None = None
+    log_format: Format = "text"
     limits: Limits = field(default_factory=Limits)
     deadlines: Deadlines = field(default_factory=Deadlines)
     store: StoreSettings = field(default_factory=StoreSettings)

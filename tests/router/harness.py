@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kvdiag.router.server import Router
-from kvdiag.router.settings import Settings
+from kvdiag.router.settings import Health, Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -360,12 +360,14 @@ async def running(
     for engine in (*fakes, *others):
         await engine.start()
     urls = tuple(e.url for e in fakes), tuple(e.url for e in others)
-    router = Router(change(Settings(prefill=urls[0], decode=urls[1], port=0)))
+    settings = Settings(prefill=urls[0], decode=urls[1], port=0, health=Health(interval_s=3600))
+    router = Router(change(settings))
     records: list[TurnRecord] = []
     router.on_turn = records.append
     stop = asyncio.Event()
     serving = asyncio.create_task(router.serve(stop))
     await router.listening.wait()
+    await router.watch.looked.wait()
     try:
         yield Stack(router, fakes, others, records)
     finally:
