@@ -113,16 +113,14 @@ def judge(turn: Turn, external: int) -> Outcome:
     outcome = Outcome(
         "remote_hit" if external else "local_hit", local=local, remote=external, lost=max(0, held - reused)
     )
-    if outcome.lost == 0 and not (plan.offer == "withhold" and local == 0):
+    if outcome.lost == 0 and reused:
         return outcome
-    if plan.cause is None:
-        outcome.lost_to = ("below_threshold", None)
-        spared = external > 0
+    lost_to = ("below_threshold", None) if plan.cause is None else (plan.cause, plan.detail)
+    little = plan.cause is None and external
+    if little or (plan.detail == "in_response" and reused > outcome.lost):
+        outcome.lost_to = lost_to
     else:
-        outcome.lost_to = (plan.cause, plan.detail)
-        spared = plan.detail == "in_response" and reused > outcome.lost
-    if not spared:
-        (outcome.cause, outcome.detail), outcome.lost_to = outcome.lost_to, None
+        outcome.cause, outcome.detail = lost_to
     return outcome
 
 
