@@ -30,7 +30,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     options = StackOptions(
         prefill=EngineOptions(prefix_caching=False, decode_ttl_s=DECODE_TTL_S),
         decode=EngineOptions(decode_ttl_s=DECODE_TTL_S),
-        router_arguments=("--handle-ttl", "120", "--no-derived-identity"),
+        router_arguments=("--handle-ttl", "120", "--no-derive"),
         prometheus=True,
     )
     with LocalStack(_folder(tmp_path_factory), options) as running:

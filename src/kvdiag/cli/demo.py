@@ -41,7 +41,7 @@ def command(out: Path, *, keep_running: bool) -> None:
         # As in production with a small prefill cache: what is reused has to come from decode.
         prefill=EngineOptions(prefix_caching=False, decode_ttl_s=DECODE_TTL_S),
         decode=EngineOptions(decode_ttl_s=DECODE_TTL_S),
-        router_arguments=("--handle-ttl", str(ROUTER_TTL_S), "--no-derived-identity"),
+        router_arguments=("--handle-ttl", str(ROUTER_TTL_S), "--no-derive"),
         prometheus=True,
     )
     with LocalStack(out, options, progress=_say) as stack:
