@@ -1,0 +1,257 @@
+"""The installed vLLM is the one that the adapter expects, and its own classes carry our items."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # importing vLLM and torch warns in many ways
+
+
+@pytest.fixture(scope="module", autouse=True)
+def upstream() -> ModuleType:
+    os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
+    from kvdiag.connector import upstream as module
+
+    return module
+
+
+def test_everything_touched_exists_with_its_parameters(upstream: ModuleType) -> None:
+    assert upstream.missing_from() == []
+
+
+def test_what_is_missing_is_named_at_start(upstream: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "SURFACE", ((SimpleNamespace, "gone", ("a", "b")),))
+    with pytest.raises(RuntimeError, match=r"supports vLLM .* lacks SimpleNamespace.gone\(a, b\)"):
+        upstream.require_surface()
+
+
+def test_the_worker_state_that_is_read_is_set_by_upstreams_constructor(upstream: ModuleType) -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
+
+    source = inspect.getsource(base_worker.NixlBaseConnectorWorker.__init__)
+    assert [name for name in upstream.WORKER_STATE if f"self.{name}" not in source] == []
+
+
+def test_upstreams_aggregation_joins_items_and_stats(upstream: ModuleType) -> None:
+    worker = upstream.stats_with(None, [["moved", "r", 1, 2, 3, 4]])
+    worker.record_kv_expired_req()
+    together = worker.aggregate(upstream.stats_with(None, [["event", {}]]))
+    assert together.data[upstream.ITEMS] == [["moved", "r", 1, 2, 3, 4], ["event", {}]]
+    assert len(together.data["num_kv_expired_reqs"]) == 1
+    assert upstream.take_items(together) == [["moved", "r", 1, 2, 3, 4], ["event", {}]]
+    assert upstream.take_items(together) == []
+
+
+@pytest.mark.parametrize("stats", [None, object()])
+def test_other_stats_hold_no_items(upstream: ModuleType, stats: object) -> None:
+    assert upstream.take_items(stats) == []
+
+
+def test_stats_with_items_only_are_handed_on_and_empty_ones_are_not(upstream: ModuleType) -> None:
+    assert upstream.InstrumentedStats().is_empty()
+    assert not upstream.stats_with(None, [["unverified"]]).is_empty()
+
+
+def test_the_periodic_log_line_sees_upstreams_stats_only(upstream: ModuleType) -> None:
+    """Items alone must not print a line of zeros."""
+    from kvdiag.connector import KvdiagNixlConnector
+
+    stats = upstream.stats_with(None, [["unverified"]])
+    logged: Any = KvdiagNixlConnector.build_kv_connector_stats(stats.data)
+    assert logged.is_empty()
+    assert stats.data[upstream.ITEMS] == [["unverified"]]
+
+
+def request(**changes: Any) -> Any:  # noqa: ANN401 - stands in for vLLM's Request
+    return SimpleNamespace(**({"lora_request": None, "cache_salt": None, "mm_features": []} | changes))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        request(cache_salt="tenant"),
+        request(lora_request=SimpleNamespace(lora_name="adapter")),
+        request(mm_features=[SimpleNamespace(identifier="cat", mm_position=SimpleNamespace(offset=3))]),
+    ],
+    ids=["cache salt", "adapter", "image"],
+)
+def test_what_changes_kv_beside_tokens_changes_the_salt(upstream: ModuleType, other: object) -> None:
+    assert upstream.salt_of(other) != upstream.salt_of(request())
+    assert upstream.salt_of(other) == upstream.salt_of(other)
+
+
+def layout(upstream: ModuleType, *specs: Any, dcp: int = 1, tensor: int = 1) -> Any:  # noqa: ANN401
+    parallel = SimpleNamespace(
+        decode_context_parallel_size=dcp,
+        prefill_context_parallel_size=1,
+        tensor_parallel_size=tensor,
+        pipeline_parallel_size=1,
+    )
+    vllm_config = SimpleNamespace(parallel_config=parallel, cache_config=SimpleNamespace(block_size=16))
+    cache = SimpleNamespace(
+        transfer_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs],
+        kv_cache_tensors=[SimpleNamespace(size=1000), SimpleNamespace(size=1000)],
+        num_blocks=10,
+    )
+    return upstream.layout_of(vllm_config, cache)
+
+
+def test_only_a_single_group_of_full_attention_can_be_cut(upstream: ModuleType) -> None:
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
+
+    full, latent, window = (spec.__new__(spec) for spec in (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec))
+    assert layout(upstream, full).divisible
+    assert layout(upstream, latent).divisible
+    assert not layout(upstream, window).divisible
+    assert not layout(upstream, full, window).divisible
+    assert not layout(upstream, latent, dcp=2).divisible
+    assert layout(upstream, full, tensor=2).block_bytes == 400
+
+
+class FakeWrapper:
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+        self.inbox: dict[str, list[bytes]] = {}
+
+    def get_xfer_telemetry(self, _handle: int) -> object:
+        return SimpleNamespace(xferDuration=1e6, postDuration=0, totalBytes=7, descCount=1)
+
+    def get_new_notifs(self) -> dict[str, list[bytes]]:
+        inbox, self.inbox = self.inbox, {}
+        return inbox
+
+    def send_notif(self, agent: str, notif_msg: bytes) -> None:
+        self.sent.append((agent, notif_msg))
+
+
+class FakeWorker:
+    """vLLM's worker, as far as it is touched: `read` and `handshake` are what a test wants them to do."""
+
+    def __init__(self, read: Any = None, handshake: Any = None) -> None:  # noqa: ANN401
+        self.nixl_wrapper = FakeWrapper()
+        self.tp_rank = 0
+        self._recving_metadata: dict[str, object] = {}
+        self._recving_transfers: dict[str, list[int]] = {}
+        self._remote_agents = {"engine": {(0, 0): "agent"}}
+        self._reqs_to_process: set[str] = set()
+        self._reqs_to_send: dict[str, float] = {}
+        self._recv_failures: set[str] = set()
+        self._read, self._handshake = read, handshake
+
+    def _read_blocks_for_req(self, req_id: str, meta: object) -> None:
+        self._recving_metadata[req_id] = meta
+        if self._read:
+            self._read(self, req_id, meta)
+
+    def _is_turn2_read_expired(self, meta: Any) -> bool:  # noqa: ANN401
+        return bool(meta.expired)
+
+    def _handle_failed_transfer(self, req_id: str, _handle: int | None, failures: set[str] | None = None) -> bool:
+        if failures is not None:
+            failures.add(req_id)
+        return True
+
+    def _nixl_handshake(self, *_arguments: object) -> str:
+        return str(self._handshake())
+
+    def _get_new_notifs(self) -> set[str]:
+        return {
+            message.decode().rsplit(":", 1)[0]
+            for batch in self.nixl_wrapper.get_new_notifs().values()
+            for message in batch
+        }
+
+
+def attached(upstream: ModuleType, worker: FakeWorker, notes: dict[str, str] | None = None) -> tuple[Any, Any]:
+    from kvdiag.connector.outbox import Outbox
+    from kvdiag.connector.worker import WorkerSide
+
+    outbox = Outbox()
+    side = WorkerSide(outbox, leads=True)
+    upstream.attach(worker, side, outbox, lambda: notes or {})
+    return side, outbox
+
+
+def meta(*, expired: bool = False) -> Any:  # noqa: ANN401
+    return SimpleNamespace(remote=SimpleNamespace(engine_id="engine", request_id="old"), expired=expired)
+
+
+def test_a_read_whose_setup_raises_fails_that_request_alone(upstream: ModuleType) -> None:
+    def read(_worker: FakeWorker, _request: str, _meta: object) -> None:
+        raise AssertionError("more blocks here than there")
+
+    worker = FakeWorker(read)
+    side, outbox = attached(upstream, worker)
+    worker._read_blocks_for_req("r", meta())
+    assert worker._recv_failures == {"r"}
+    side.received(["r"])
+    assert outbox.drain() == [["failed", "r", "transfer_failed", None, "engine"]]
+
+
+def test_a_declined_read_is_told_apart_from_a_failed_one(upstream: ModuleType) -> None:
+    def read(worker: FakeWorker, request_id: str, asked: object) -> None:
+        if worker._is_turn2_read_expired(asked):
+            worker._handle_failed_transfer(request_id, None, worker._recv_failures)
+
+    worker = FakeWorker(read)
+    side, outbox = attached(upstream, worker)
+    worker._read_blocks_for_req("r", meta(expired=True))
+    side.received(["r"])
+    assert outbox.drain() == [["failed", "r", "expired_remote_read", None, "engine"]]
+
+
+def test_a_finished_transfer_is_booked_to_its_request(upstream: ModuleType) -> None:
+    worker = FakeWorker()
+    side, outbox = attached(upstream, worker)
+    worker._read_blocks_for_req("r", meta())
+    worker._recving_transfers["r"] = [41, 42]
+    worker.nixl_wrapper.get_xfer_telemetry(42)
+    side.received(["r"])
+    assert outbox.drain() == [["moved", "r", 7, 1.0, 0.0, 1]]
+
+
+def test_a_note_goes_before_the_read_and_once(upstream: ModuleType) -> None:
+    worker = FakeWorker()
+    attached(upstream, worker, {"r": "read"})
+    worker._read_blocks_for_req("r", meta())
+    worker._read_blocks_for_req("r", meta())
+    ((agent, message),) = worker.nixl_wrapper.sent
+    assert agent == "agent"
+    assert message == upstream.encode_note("read", "old", "r")
+
+
+def test_a_handshake_that_fails_still_raises(upstream: ModuleType) -> None:
+    def handshake() -> str:
+        raise RuntimeError("Remote NIXL agent engine ID mismatch. Expected a,received b.")
+
+    worker = FakeWorker(handshake=handshake)
+    _, outbox = attached(upstream, worker)
+    with pytest.raises(RuntimeError, match="engine ID mismatch"):
+        worker._nixl_handshake("host", 1, 1, "engine")
+    ((kind, engine, _, *failure),) = outbox.drain()
+    assert (kind, engine, failure) == ("handshake", "engine", ["peer_unreachable", "restarted"])
+
+
+def test_notifications_reach_upstream_without_notes(upstream: ModuleType) -> None:
+    worker = FakeWorker()
+    side, outbox = attached(upstream, worker)
+    worker._reqs_to_process.add("old")
+    worker.nixl_wrapper.inbox = {"agent": [upstream.encode_note("notified", "old", "reader"), b"old:1"]}
+    assert worker._get_new_notifs() == {"old"}
+    side.let_go(["old"])
+    assert outbox.drain() == [["released", "old", "notified"]]
+
+
+def test_a_worker_without_the_state_that_is_read_is_refused(upstream: ModuleType) -> None:
+    worker = FakeWorker()
+    del worker._reqs_to_send
+    with pytest.raises(RuntimeError, match="_reqs_to_send"):
+        attached(upstream, worker)
