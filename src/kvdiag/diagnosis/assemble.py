@@ -32,7 +32,7 @@ def assemble(book: Casebook, options: Options) -> Report:
     for rule in RULES:
         for tally in rule.judge(book, summary.tallies):
             summary.merge(tally)
-    _absorb_effects(summary)
+    _absorb_effects(book, summary)
     findings = ranked(tally for tally in summary.tallies.values() if tally.cause not in OUTCOMES)
     shown = [tally for tally in summary.tallies.values() if tally.cause in _SHOWN]
     missing = _not_evaluated(book, summary)
@@ -64,18 +64,22 @@ def _not_evaluated(book: Casebook, summary: Summary) -> list[NotEvaluated]:
     return [NotEvaluated(rule=rule.id, needs=rule.needs) for rule in silent]
 
 
-def _absorb_effects(summary: Summary) -> None:
-    """Count a lease that lapsed while decode queued as the queue's effect."""
+def _absorb_effects(book: Casebook, summary: Summary) -> None:
+    """Count a lease that lapsed while decode queued, or was down, as the effect that it is."""
     lapsed = summary.tallies.get(("expired_handoff", None))
-    roots = [
-        tally
-        for (cause, detail), tally in summary.tallies.items()
-        if cause == "kv_pressure" or (cause, detail) == ("queueing", "decode")
-    ]
+    roots = [tally for tally in summary.tallies.values() if _keeps_decode_busy(tally, book)]
     if lapsed is not None and roots:
         roots[0].evidence += lapsed.evidence
         roots[0].turns = max(roots[0].turns, lapsed.turns)
         del summary.tallies["expired_handoff", None]
+
+
+def _keeps_decode_busy(tally: Tally, book: Casebook) -> bool:
+    if tally.cause == "upstream_error":
+        return any(
+            engine.role == "decode" and engine.notes.keys() & {"fatal", "crash", "stalled"} for engine in book.engines
+        )
+    return tally.cause == "kv_pressure" or (tally.cause, tally.detail) == ("queueing", "decode")
 
 
 def _verdict(book: Casebook, findings: list[Tally], summary: Summary, missing: list[NotEvaluated]) -> Verdict:
@@ -100,7 +104,7 @@ def _summary(tally: Tally) -> str:
 
 def _judged(book: Casebook) -> bool:
     """Tell whether enough was recognised to call anything healthy: an engine or router at work."""
-    working = any(engine.loads or engine.transfers.seen for engine in book.engines)
+    working = any(engine.loads or engine.transfers.seen or engine.snapshots for engine in book.engines)
     return working or bool(book.conversations) or bool(book.turns)
 
 

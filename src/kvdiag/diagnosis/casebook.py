@@ -14,10 +14,10 @@ from kvdiag.diagnosis.summary import Summary
 from kvdiag.diagnosis.turns import Lookup, Mark, Turn
 
 if TYPE_CHECKING:
-    from kvdiag.diagnosis.options import LogRole
     from collections.abc import Callable
 
     from kvdiag.diagnosis.facts import Fact, Scanned
+    from kvdiag.diagnosis.options import LogRole
     from kvdiag.diagnosis.parameters import EngineConfig
     from kvdiag.diagnosis.report import Evidence
 

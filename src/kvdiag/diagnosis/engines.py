@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis.series import LoadSample, Series, TransferSample
+from kvdiag.diagnosis.snapshots import Scrapes, Snapshot
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.options import LogRole
@@ -51,6 +52,8 @@ class EngineLog:
     ttl_s: int | None = None
     loads: dict[str, Series[LoadSample]] = field(default_factory=dict)
     transfers: Series[TransferSample] = field(default_factory=Series)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    """The first and the last `/metrics` snapshot of the file."""
     counts: Counter[str] = field(default_factory=Counter)
     """Facts by kind, and the sums of the periodic lines' counters."""
     notes: dict[str, list[Evidence]] = field(default_factory=dict)
@@ -85,7 +88,8 @@ class EngineLog:
         if self.forced:
             return self.forced
         configured = next((config.role for config, _ in reversed(self.configs) if config.role), None)
-        shown = configured or self._voted() or self._shown_by_load()
+        scraped = Scrapes(self.snapshots[-1]).role if self.snapshots else None
+        shown = configured or scraped or self._voted() or self._shown_by_load()
         return shown or (self._named() if self.is_vllm else None)
 
     def _voted(self) -> LogRole | None:

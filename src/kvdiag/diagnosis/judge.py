@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.turns import Turn
 
 EFFECTS: Final = ("skipped", "load_failed", "internal_error", "aborted")
+SLOW_HANDSHAKE_S: Final = 1.0
+# As for the periodic lines: felt in the time to first token, and below a tenth of what a 100 Gbit/s fabric carries.
+_FELT_S: Final = 0.4
+_SLOW_BYTES_S: Final = 1e9
 _HANDSHAKES: Final = ("handshake",)
 # The KV had arrived: nothing was lost but the message that frees the peer's blocks.
 _HARMLESS: Final = frozenset({"notification_failed", "transfer_release_failed", "push_reg_notif_failed"})
@@ -48,8 +52,8 @@ def judge(turn: Turn, book: Casebook) -> list[Fault]:
 
 def _behind(fault: Fault, turn: Turn) -> list[Fault]:
     """Return what led to a fault and is a fault of its own: blocks that were read late had lapsed before."""
-    lapsed = _lapsed(turn) if fault.cause == "suspect_kv" else None
-    return [lapsed] if lapsed is not None else []
+    lapsed = _given_up(turn) or _lapsed(turn)
+    return [lapsed] if lapsed is not None and fault.cause == "suspect_kv" else []
 
 
 def outcome(turn: Turn) -> str | None:
@@ -135,12 +139,30 @@ def _event_fault(turn: Turn) -> Fault | None:
     return None
 
 
+def _slow_event(turn: Turn, _book: Casebook) -> Fault | None:
+    """Judge a transfer that the connector timed: its set-up, or its pace."""
+    for mark in turn.marks.get("event_transfer", ()):
+        event = mark.data["event"]
+        if (event.handshake_s or 0.0) >= SLOW_HANDSHAKE_S:
+            return Fault("slow_transfer", "handshake", "certain", [mark.evidence])
+        seconds = (event.seconds or 0.0) + (event.post_seconds or 0.0)
+        if event.direction and event.bytes and seconds >= _FELT_S and event.bytes / seconds < _SLOW_BYTES_S:
+            return Fault("slow_transfer", event.direction, "certain", [mark.evidence])
+    return None
+
+
 def _handoff(turn: Turn, _book: Casebook) -> Fault | None:
-    if turn.seen("push_timeout"):
-        return Fault("expired_handoff", None, "certain", turn.evidence("push_timeout"), failed=_failed(turn))
-    if turn.failures or turn.seen("aborted", "engine_dead"):
-        return None
+    given_up = _given_up(turn)
+    if given_up is not None or turn.failures or turn.seen("aborted", "engine_dead"):
+        return given_up
     return _lapsed(turn)
+
+
+def _given_up(turn: Turn) -> Fault | None:
+    """Judge a push that decode stopped waiting for."""
+    if not turn.seen("push_timeout"):
+        return None
+    return Fault("expired_handoff", None, "certain", turn.evidence("push_timeout"), failed=_failed(turn))
 
 
 def _lapsed(turn: Turn) -> Fault | None:
@@ -240,6 +262,7 @@ _STEPS: Final[tuple[Callable[[Turn, Casebook], Fault | None], ...]] = (
     _load_failed,
     _harmless,
     _looked_up,
+    _slow_event,
     _aborted,
 )
 """In order of depth: the first step that knows a cause decides."""

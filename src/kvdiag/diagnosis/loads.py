@@ -16,7 +16,6 @@ _STANDING: Final = 3
 _MIN_WAITING: Final = 4
 _WAITING_SHARE: Final = 0.25
 _FULL: Final = 95.0
-_NEARLY_FULL: Final = 85.0
 # Fewer running requests in a fuller cache: something else holds the blocks.
 _THINNED: Final = 0.7
 
@@ -47,7 +46,7 @@ def _judge(engine: EngineLog, samples: Sequence[LoadSample]) -> Congestion | Non
     worst = sorted(standing, key=lambda sample: (-(sample.usage or 0.0), -sample.waiting))
     waiting = max(sample.waiting for sample in standing)
     if (worst[0].usage or 0.0) >= _FULL:
-        return Congestion("kv_pressure", _holder(samples, worst[0]), worst, waiting)
+        return Congestion("kv_pressure", _holder(engine, samples), worst, waiting)
     worst.sort(key=lambda sample: -sample.waiting)
     return Congestion("queueing", "decode" if engine.role == "decode" else "prefill", worst, waiting)
 
@@ -63,8 +62,13 @@ def _runs(samples: Sequence[LoadSample]) -> Iterator[list[LoadSample]]:
     yield run
 
 
-def _holder(samples: Sequence[LoadSample], worst: LoadSample) -> str:
-    """Tell who holds the cache: the running requests, or blocks kept for later turns."""
-    before = [sample.running for sample in samples if (sample.usage or 0.0) >= _NEARLY_FULL] or [worst.running]
-    full = min(sample.running for sample in samples if (sample.usage or 0.0) >= _FULL)
-    return "retained_blocks" if full <= max(before) * _THINNED else "capacity"
+def _holder(engine: EngineLog, samples: Sequence[LoadSample]) -> str:
+    """Tell who holds a full cache: what runs, or blocks kept for later turns, beside which ever less can run."""
+    if engine.role == "decode" and engine.config is not None and not engine.config.bidirectional:
+        return "capacity"
+    most = 0
+    for sample in samples:
+        most = max(most, sample.running)
+        if (sample.usage or 0.0) >= _FULL and sample.running <= most * _THINNED:
+            return "retained_blocks"
+    return "capacity"

@@ -747,6 +747,18 @@ NATIVE: Final = (
     ),
 )
 
+METRICS: Final = (
+    _pattern(
+        "sample",
+        "metrics sample",
+        r"(?P<name>(?:vllm:|kvdiag_|process_start)\w*)(?:\{(?P<labels>.*)\})? (?P<value>[\d.eE+-]+)(?: \d+)?\s*$",
+        'vllm:num_preemptions_total{engine="0"} 3.0',
+        "Prometheus text format",
+        frozenset({"bare"}),
+        find=r"(?m)^(?:vllm:|kvdiag_|process_start_time_seconds)",
+    ),
+)
+
 RECORD: Final = (
     _pattern("record", "kvdiag.turn/", r"", "", "our turn log", _JSON),
     _pattern("record", "kvdiag.kv/", r"", "", "our event log", _JSON),
@@ -809,6 +821,7 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     *LOAD,
     *ROUTER,
     *NATIVE,
+    *METRICS,
     *RECORD,
     *FOREIGN,
 )

@@ -27,7 +27,8 @@ def add_record(seen: Seen) -> None:
 
 def _convert(kind: type[_Record], data: dict[str, Any]) -> _Record | None:
     try:
-        return msgspec.convert(data, kind, strict=False)
+        # Older and newer minor versions differ in fields only: those not known are left out.
+        return msgspec.convert({**data, "schema": kind.__struct_config__.tag}, kind, strict=False)
     except msgspec.ValidationError:
         return None
 

@@ -9,16 +9,18 @@ from kvdiag.diagnosis import parameters, records
 from kvdiag.diagnosis.conversations import EventKind, RouterEvent
 from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog, Failure
 from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.judge import SLOW_HANDSHAKE_S
 from kvdiag.diagnosis.report import Evidence
 from kvdiag.diagnosis.series import Series, load_sample, transfer_sample
+from kvdiag.diagnosis.snapshots import read_sample
 from kvdiag.diagnosis.turns import Mark, Turn
 
 if TYPE_CHECKING:
-    from kvdiag.diagnosis.options import LogRole
     from collections.abc import Callable
 
     from kvdiag.diagnosis.casebook import Casebook
     from kvdiag.diagnosis.facts import Fact, Scanned
+    from kvdiag.diagnosis.options import LogRole
 
 _QUOTED: Final = re.compile(r"'([^']{1,300})'")
 _SERVING: Final = re.compile(r"/(?:v1/)?(?:chat/completions|completions|responses|messages|inference|generate)")
@@ -256,6 +258,22 @@ def _transfers(seen: Seen) -> None:
             seen.engine.note(f"counted_{kind}", seen.evidence)
 
 
+def _handshake_time(seen: Seen) -> None:
+    if float(seen.data["seconds"][:12]) >= SLOW_HANDSHAKE_S:
+        seen.note()
+
+
+def _sample(seen: Seen) -> None:
+    name = seen.data["name"]
+    if name.endswith("_bucket"):
+        return
+    try:
+        value = float(seen.data["value"])
+    except ValueError:
+        return
+    read_sample(seen.engine.snapshots, name, seen.data["labels"] or "", value, seen.evidence)
+
+
 def _router_event(kind: EventKind, seen: Seen, turn: str | None, handle: str | None = None) -> None:
     seen.engine.votes["router"] += 1
     ttl = seen.data.get("ttl")
@@ -371,6 +389,7 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "native_notification": _note,
     "telemetry_off": _note,
     "slow_transport": _note,
-    "handshake_time": _note,
+    "handshake_time": _handshake_time,
+    "sample": _sample,
     "record": records.add_record,
 }

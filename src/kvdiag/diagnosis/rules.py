@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kvdiag.diagnosis.counted import counted, has_snapshots
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.judge import config_lines, failure_cause, is_off
 from kvdiag.diagnosis.loads import congestion
@@ -108,6 +109,12 @@ def _counted_failures(book: Casebook, tallies: Tallies) -> list[Tally]:
     vllm = [e for e in book.engines if e.role in {"prefill", "decode"} and e.notes.get("native_failure")]
     evidence = _notes(vllm, "native_failure")
     return [_tally("transfer_failed", None, "possible", 0, evidence)] if evidence else []
+
+
+def _slow_handshakes(book: Casebook, _tallies: Tallies) -> list[Tally]:
+    engines = [engine for engine in book.engines if engine.notes.get("handshake_time")]
+    count = sum(engine.counts["handshake_time"] for engine in engines)
+    return [_tally("slow_transfer", "handshake", "likely", count, _notes(engines, "handshake_time"))] if count else []
 
 
 def _slow_transfers(book: Casebook, _tallies: Tallies) -> list[Tally]:
@@ -214,11 +221,15 @@ def _has_engine(book: Casebook) -> bool:
 
 
 def _has_loads(book: Casebook) -> bool:
-    return any(engine.loads for engine in book.engines)
+    return any(engine.loads or engine.snapshots for engine in book.engines)
+
+
+def _has_debug(book: Casebook) -> bool:
+    return any(engine.counts["params_none"] + engine.counts["params_usable"] for engine in book.engines)
 
 
 def _has_transfers(book: Casebook) -> bool:
-    return any(engine.transfers.seen for engine in book.engines)
+    return any(engine.transfers.seen or engine.snapshots for engine in book.engines)
 
 
 def _has_look_ups(book: Casebook) -> bool:
@@ -274,6 +285,20 @@ RULES: Final = (
         _slow_transfers,
     ),
     Rule("no_connector", ("feature_off",), "prefill's or decode's log", _has_engine, _no_connector),
+    Rule(
+        "slow_handshake",
+        ("slow_transfer",),
+        "DEBUG lines of the engine that reads, or kvdiag's event log",
+        _has_debug,
+        _slow_handshakes,
+    ),
+    Rule(
+        "counters",
+        (),
+        "a /metrics snapshot of each engine, better two",
+        has_snapshots,
+        lambda book, _tallies: counted(book),
+    ),
     Rule(
         "bidirectional_on_both_sides",
         ("feature_off",),

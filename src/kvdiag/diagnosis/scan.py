@@ -22,7 +22,8 @@ from kvdiag.diagnosis.text import neutralise
 _HEAD: Final = 48 << 10
 _TAIL: Final = 16 << 10
 _SNIFF: Final = 4096
-_BINARY_SHARE: Final = 0.1
+_BINARY_SHARE: Final = 0.2
+_CONTROLS: Final = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 _ACCEPTED: Final = b'completions HTTP/1.1" 20'
 _ACCEPTED_JSON: Final = b'completions HTTP/1.1\\" 20'
 # Beyond this many hits in one line somebody quotes logs; the first ones decide.
@@ -42,6 +43,7 @@ def scan(block: bytes) -> Scanned:
     """Return the facts of `block`, whole lines of one file."""
     if _is_binary(block):
         return Scanned(block.count(b"\n"), [], 0, {}, binary=True)
+    block = block.replace(b"\x00", b"")
     lines = block.count(b"\n") + (not block.endswith(b"\n") and bool(block))
     block, numbers = rejoin(block)
     facts: list[Fact] = []
@@ -106,7 +108,7 @@ def _evidence(line: Line, text: str) -> str:
 def _decode(raw: bytes) -> str:
     if len(raw) > _HEAD + _TAIL:
         raw = raw[:_HEAD] + raw[-_TAIL:]
-    return raw.decode("utf-8", "replace").replace("\x00", "")
+    return raw.decode("utf-8", "replace")
 
 
 def _accepted(block: bytes) -> int:
@@ -115,5 +117,7 @@ def _accepted(block: bytes) -> int:
 
 
 def _is_binary(block: bytes) -> bool:
-    head = block[:_SNIFF]
-    return b"\x00" in head and head.count(b"\x00") > len(head) * _BINARY_SHARE
+    """Tell whether hardly anything at the start is text; holes of NUL bytes, as a full disk leaves them, do not count."""
+    head = block[:_SNIFF].translate(None, b"\x00")
+    foreign = len(head) - len(head.translate(None, _CONTROLS)) + head.decode("utf-8", "replace").count("\ufffd")
+    return foreign > len(head) * _BINARY_SHARE if head else bool(block)

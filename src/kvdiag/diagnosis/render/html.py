@@ -98,6 +98,7 @@ def _parts(report: Report, *, turns: bool) -> Iterator[Element]:
         "header",
         _el("h1", name, _el("span", f" ({verdict.confidence})", class_="soft")),
         _el("p", verdict.summary),
+        _el("p", _el("b", wording.notice(report))),
         _el("p", wording.turns_line(report.turns), class_="soft"),
         _el("p", wording.window_line(report.window), class_="soft"),
         class_=f"verdict {verdict.cause}",
@@ -132,7 +133,7 @@ def _finding(finding: Finding) -> Element:
     if finding.next_step:
         parts.append(_el("p", _el("b", "Next step: "), finding.next_step))
     if finding.runbook:
-        parts.append(_el("p", _el("b", "Runbook: "), _el("code", finding.runbook)))
+        parts.append(_el("p", _el("b", "More: "), _el("code", wording.more(finding))))
     if finding.evidence:
         lines = (_el("li", _el("code", _el("b", wording.place(item)), f" {item.text}")) for item in finding.evidence)
         parts.append(_el("ul", *lines, class_="evidence"))

@@ -25,7 +25,14 @@ def render(report: Report, style: Style) -> str:
 def _lines(report: Report, *, turns: bool) -> Iterator[str]:
     yield f"# {_prose(wording.verdict_line(report.verdict))}"
     yield ""
-    yield "  \n".join(map(_prose, filter(None, (wording.turns_line(report.turns), wording.window_line(report.window)))))
+    yield "  \n".join(
+        map(
+            _prose,
+            filter(
+                None, (wording.notice(report), wording.turns_line(report.turns), wording.window_line(report.window))
+            ),
+        )
+    )
     if report.findings:
         yield from _section("Causes", _table(wording.FINDING_HEADINGS, map(wording.finding_cells, report.findings)))
         for finding in report.findings:
@@ -60,7 +67,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     if finding.next_step:
         yield from ("", f"**Next step:** {_prose(finding.next_step)}")
     if finding.runbook:
-        yield from ("", f"**Runbook:** {_code(finding.runbook)}")
+        yield from ("", f"**More:** {_code(wording.more(finding))}")
     yield ""
     for item in finding.evidence:
         yield f"- {_code(wording.place(item))} {_code(item.text)}"

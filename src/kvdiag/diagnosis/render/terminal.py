@@ -42,6 +42,8 @@ def _parts(report: Report) -> Iterable[RenderableType]:
     yield Text(
         " | ".join(filter(None, (wording.turns_line(report.turns), wording.window_line(report.window)))), style="dim"
     )
+    if notice := wording.notice(report):
+        yield Text(notice, style="bold yellow")
     if report.findings:
         yield table(wording.FINDING_HEADINGS, map(wording.finding_cells, report.findings), wording.NUMERIC)
         yield from map(_finding, report.findings)
@@ -70,7 +72,7 @@ def _finding(finding: Finding) -> Group:
     if finding.next_step:
         lines.append(f"next: {neutral(finding.next_step)}")
     if finding.runbook:
-        lines.append(f"runbook: {neutral(finding.runbook)}")
+        lines.append(f"more: {wording.more(finding)}")
     return Group(title, *(Padding(Text(line, overflow="fold"), (0, 0, 0, 4)) for line in lines), Text())
 
 

@@ -73,6 +73,16 @@ def verdict_line(verdict: Verdict) -> str:
     return f"{cause_name(verdict.cause, verdict.detail)} ({verdict.confidence}): {neutral(verdict.summary)}"
 
 
+def notice(report: Report) -> str:
+    """Return what limits the whole report, nothing where nothing does."""
+    return "Reading was interrupted: this is what was known by then." if report.interrupted else ""
+
+
+def more(finding: Finding) -> str:
+    """Return the command that prints the finding's runbook, nothing where there is none."""
+    return neutral(f"kvdiag runbook {finding.runbook}") if finding.runbook else ""
+
+
 def turns_line(turns: TurnCounts) -> str:
     """Return how many turns were seen, in one line."""
     return f"{count(turns.total)} turns: {count(turns.first)} first, {count(turns.later)} later, {count(turns.reused)} reused, {count(turns.slow)} slow"

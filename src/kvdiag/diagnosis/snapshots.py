@@ -1,0 +1,122 @@
+"""`/metrics` snapshots: what the counters of one engine or router tell, between two of them or since its start."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvdiag.diagnosis.options import LogRole
+    from kvdiag.diagnosis.report import Evidence
+
+_MAX_SERIES: Final = 20_000
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_GAUGES: Final = ("num_requests_", "_cache_usage_perc", "_config_info", "_info", "process_start_time_seconds")
+# Prefill ends a request with its first token.
+_PREFILL_TOKENS: Final = 1.5
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Value(NamedTuple):
+    """One sample and the line that holds it."""
+
+    value: float
+    evidence: Evidence
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The samples of one scrape, by name and labels."""
+
+    values: dict[Key, Value] = field(default_factory=dict)
+
+    def counters(self) -> dict[Key, float]:
+        """Return the samples that only ever rise, with the process that they belong to in `_created`."""
+        return {key: v.value for key, v in self.values.items() if not any(mark in key[0] for mark in _GAUGES)}
+
+    def precedes(self, later: Snapshot) -> bool:
+        """Tell whether `later` can be a later scrape of the same process."""
+        ours, theirs = self.counters(), later.counters()
+        created = [key for key in ours if key[0].endswith("_created") or key[0] == "process_start_time_seconds"]
+        same = all(theirs.get(key) == ours[key] for key in created)
+        return same and ours.keys() <= theirs.keys() and all(theirs[key] >= value for key, value in ours.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Scrapes:
+    """One process: its last snapshot and, where there is one, an earlier one to compare with."""
+
+    last: Snapshot
+    first: Snapshot | None = None
+
+    def rise(self, name: str, **labels: str) -> float:
+        """Return by how much a counter rose, since the process started where there is no earlier snapshot."""
+        return sum(v.value - self._before(key) for key, v in self._matching(name, labels))
+
+    def level(self, name: str) -> float | None:
+        """Return the last value of a gauge, summed over its series, None where it is missing."""
+        found = [v.value for _, v in self._matching(name, {})]
+        return sum(found) if found else None
+
+    def lines(self, name: str, **labels: str) -> list[Evidence]:
+        """Return the lines of a counter that rose: now, and before."""
+        risen = [(key, v) for key, v in self._matching(name, labels) if v.value > self._before(key)]
+        before = [self.first.values[key].evidence for key, _ in risen if self.first and key in self.first.values]
+        return [v.evidence for _, v in risen] + before
+
+    def series(self, name: str) -> Iterator[tuple[dict[str, str], float, list[Evidence]]]:
+        """Yield labels, rise and lines of every series of a counter that rose."""
+        for key, v in self._matching(name, {}):
+            rise = v.value - self._before(key)
+            if rise > 0:
+                yield dict(key[1]), rise, [v.evidence]
+
+    @property
+    def role(self) -> LogRole | None:
+        """Return whose metrics these are: a router's, or an engine's by the tokens that it generates a request."""
+        names = {name for name, _ in self.last.values}
+        if any(name.startswith("kvdiag_router_") for name in names):
+            return "router"
+        requests = Scrapes(self.last).rise("vllm:request_success_total")
+        if not requests:
+            return None
+        generated = Scrapes(self.last).rise("vllm:generation_tokens_total")
+        return "prefill" if generated / requests <= _PREFILL_TOKENS else "decode"
+
+    def _matching(self, name: str, labels: dict[str, str]) -> Iterator[tuple[Key, Value]]:
+        for key, v in self.last.values.items():
+            if key[0] == name and labels.items() <= dict(key[1]).items():
+                yield key, v
+
+    def _before(self, key: Key) -> float:
+        before = self.first.values.get(key) if self.first is not None else None
+        return before.value if before is not None else 0.0
+
+
+def read_sample(snapshots: list[Snapshot], name: str, labels: str, value: float, evidence: Evidence) -> None:
+    """Add one line of the exposition format; a series seen before opens the next snapshot of the same file."""
+    key = (name, tuple(sorted(_LABEL.findall(labels))))
+    if not snapshots or key in snapshots[-1].values:
+        snapshots.append(Snapshot())
+        del snapshots[1:-1]
+    if len(snapshots[-1].values) < _MAX_SERIES:
+        snapshots[-1].values[key] = Value(value, evidence)
+
+
+def pair_up(snapshots: Sequence[Snapshot]) -> list[Scrapes]:
+    """Return the processes that snapshots belong to, each with its first and last one."""
+    left = [snapshot for snapshot in snapshots if snapshot.values]
+    found = []
+    while left:
+        last = next(
+            s for s in left if not any(s.precedes(other) for other in left if other is not s and not other.precedes(s))
+        )
+        earlier = [snapshot for snapshot in left if snapshot is not last and snapshot.precedes(last)]
+        first = next((s for s in earlier if all(s.precedes(other) for other in earlier)), None)
+        found.append(Scrapes(last, first))
+        left = [snapshot for snapshot in left if snapshot is not last and not any(snapshot is e for e in earlier)]
+    return found

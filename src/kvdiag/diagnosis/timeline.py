@@ -1,0 +1,219 @@
+"""One request or one conversation as a time line: what router, prefill and decode said, in causal order.
+
+Within a log, lines keep their order. Across logs the path of a turn decides (look-up, match, read, compute, hand-off,
+decode, retention), never the clocks: two hosts' clocks are not compared.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kvdiag.diagnosis import clock
+from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.render.neutral import neutral
+from kvdiag.diagnosis.report import Evidence, TurnReport  # noqa: TC001 - msgspec resolves annotations at run time
+from kvdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kvdiag.diagnosis.casebook import Casebook
+    from kvdiag.diagnosis.report import Report
+    from kvdiag.diagnosis.turns import Mark, Turn
+    from kvdiag.events import KvEvent
+
+_SHORTEST_PREFIX: Final = 6
+_ARRIVAL, _SENT, _MATCH, _READ, _COMPUTE, _PREFILLED, _HANDOFF, _DECODE, _KEPT, _ENDED, _LATER = range(11)
+
+_STAGES: Final[dict[str, tuple[int, str]]] = {
+    "no_conversation_id": (_ARRIVAL, "came without a conversation id"),
+    "handle_sent": (_SENT, "was sent to prefill with decode's handle"),
+    "received_prefill": (_MATCH, "reached prefill"),
+    "params_complete": (_MATCH, "carried a usable handle"),
+    "params_incomplete": (_MATCH, "carried a handle with missing fields"),
+    "params_none": (_MATCH, "carried no handle"),
+    "event_match": (_MATCH, "was matched"),
+    "local_hit": (_MATCH, "was covered by prefill's own cache"),
+    "below_threshold": (_MATCH, "was below the recompute threshold"),
+    "declined": (_READ, "had its read declined: the blocks had expired"),
+    "event_decline": (_READ, "had its read declined"),
+    "event_transfer": (_READ, "moved KV"),
+    "event_failure": (_READ, "had a failed transfer"),
+    "read_after_release": (_READ, "had blocks read after they were released"),
+    "skipped": (_COMPUTE, "was given up by the connector"),
+    "load_failed": (_COMPUTE, "was failed by the scheduler: its KV could not be loaded"),
+    "internal_error": (_PREFILLED, "was answered with an error"),
+    "prefill_done": (_PREFILLED, "was prefilled"),
+    "received_decode": (_HANDOFF, "reached decode"),
+    "push_timeout": (_HANDOFF, "waited in vain for pushed KV"),
+    "aborted": (_DECODE, "was aborted"),
+    "engine_dead": (_DECODE, "met a dead engine"),
+    "stored": (_KEPT, "left a handle with the router"),
+    "event_retain": (_KEPT, "had its blocks kept for the next turn"),
+    "record": (_ENDED, "ended"),
+    "released": (_LATER, "had its blocks released"),
+    "event_release": (_LATER, "had its blocks released"),
+}
+"""When a fact belongs, by its kind, and how it reads after the turn's name. Failed transfers have many kinds: `_READ`."""
+_ON_DECODE: Final = {_READ: _HANDOFF, _COMPUTE: _DECODE}
+"""What prefill does on reading back, decode does on the hand-off."""
+_OWNERS_VIEW: Final = frozenset({"released", "read_after_release", "event_release", "event_retain"})
+
+
+class Moment(msgspec.Struct, kw_only=True):
+    """One thing that was said about a turn."""
+
+    who: str | None
+    """The role of the log; None where nothing tells it."""
+    at: str | None
+    """By that log's own clock."""
+    what: str
+    evidence: Evidence
+
+
+class Passage(msgspec.Struct, kw_only=True):
+    """One turn with its moments."""
+
+    turn: TurnReport
+    moments: list[Moment]
+
+
+class Timeline(msgspec.Struct, kw_only=True):
+    """What `kvdiag explain` has to say."""
+
+    schema: str = "kvdiag.timeline/1"
+    name: str
+    passages: list[Passage]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    stage: int
+    moment: Moment
+
+
+def explain(name: str, book: Casebook, report: Report) -> Timeline:
+    """Return the time line of a request or conversation.
+
+    `book` holds the facts that `report`, with its turns, was assembled from. Raises InputError where nothing is known
+    by that name, or several are.
+    """
+    rows = _chosen(name, report.per_turn or [])
+    stored = {
+        external_id(event.handle): event
+        for events in book.conversations.values()
+        for event in events
+        if event.kind == "stored" and event.handle
+    }
+    passages = []
+    for row in rows:
+        turn = book.turns[row.request_id]
+        entries = list(_entries(turn, book))
+        if event := stored.get(turn.id):
+            entries.append(_entry("stored", "router", event.stamp, event.evidence))
+        passages.append(Passage(turn=row, moments=merged(entries)))
+    return Timeline(name=name, passages=passages)
+
+
+def merged(entries: Iterable[_Entry]) -> list[Moment]:
+    """Merge the logs' sequences by stage; each log's own order is kept."""
+    logs: dict[str, list[_Entry]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry.moment.evidence.line):
+        logs[entry.moment.evidence.path].append(entry)
+    moments: dict[tuple[str, int], Moment] = {}
+    while logs:
+        path = min(logs, key=lambda path: (logs[path][0].stage, path))
+        moment = logs[path].pop(0).moment
+        moments.setdefault((path, moment.evidence.line), moment)
+        if not logs[path]:
+            del logs[path]
+    return list(moments.values())
+
+
+def _chosen(name: str, turns: list[TurnReport]) -> list[TurnReport]:
+    wanted = {name, external_id(name), external_id(name, suffixed=False)}
+    found = [turn for turn in turns if turn.request_id in wanted or turn.conversation == name]
+    if not found and len(name) >= _SHORTEST_PREFIX:
+        found = [
+            turn for turn in turns if turn.request_id.startswith(name) or (turn.conversation or "").startswith(name)
+        ]
+    subjects = {turn.conversation or turn.request_id for turn in found}
+    if len(subjects) > 1:
+        raise InputError(f"{name!r} is the beginning of {len(subjects)} names; write more of it")
+    if not found:
+        raise InputError(f"{name!r} is neither a request nor a conversation in these inputs; {_known(name, turns)}")
+    return sorted(found, key=lambda turn: turn.turn or 0)
+
+
+def _known(name: str, turns: list[TurnReport]) -> str:
+    names = list(dict.fromkeys([turn.conversation or turn.request_id for turn in turns]))
+    if not names:
+        return "no turn was recognised"
+    near = difflib.get_close_matches(name, names[:5000], n=3, cutoff=0.4) or names[:3]
+    return f"known are {neutral(', '.join(near))}" + (
+        f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
+    )
+
+
+def _entries(turn: Turn, book: Casebook) -> Iterator[_Entry]:
+    yield from _looked_up(turn)
+    yield from _marked(turn.marks)
+    if turn.record is not None and turn.record_at is not None:
+        moment = Moment(who="router", at=turn.record.ts, what=_STAGES["record"][1], evidence=turn.record_at)
+        yield _Entry(_ENDED, moment)
+    if turn.handle and (before := book.turns.get(external_id(turn.handle))):
+        owners = {kind: marks for kind, marks in before.marks.items() if kind in _OWNERS_VIEW}
+        yield from (
+            _Entry(_ARRIVAL if entry.stage > _READ else _READ, _of_before(entry.moment)) for entry in _marked(owners)
+        )
+
+
+def _looked_up(turn: Turn) -> Iterator[_Entry]:
+    if turn.lookup is None:
+        return
+    *earlier, last = sorted(turn.lookup.evidence, key=lambda evidence: evidence.line)
+    for evidence in earlier:
+        yield _Entry(_ARRIVAL, Moment(who="router", at=None, what="was preceded by this", evidence=evidence))
+    yield _Entry(_ARRIVAL, Moment(who="router", at=None, what=f"was looked up: {turn.lookup.result}", evidence=last))
+
+
+def _of_before(moment: Moment) -> Moment:
+    return msgspec.structs.replace(moment, what=f"the turn before {moment.what}")
+
+
+def _marked(marks: dict[str, list[Mark]]) -> Iterator[_Entry]:
+    for kind, said in marks.items():
+        for mark in said:
+            event = mark.data.get("event")
+            entry = _entry(kind, mark.engine.role, mark.stamp, mark.evidence)
+            yield entry if event is None else _detailed(entry, event)
+
+
+def _entry(kind: str, role: str | None, stamp: float | None, evidence: Evidence) -> _Entry:
+    stage, what = _STAGES.get(kind, (_READ, kind.replace("_", " ")))
+    if role == "decode":
+        stage = _ON_DECODE.get(stage, stage)
+    return _Entry(stage, Moment(who=role, at=clock.render(stamp), what=what, evidence=evidence))
+
+
+def _detailed(entry: _Entry, event: KvEvent) -> _Entry:
+    facts = {
+        "cause": event.cause and (f"{event.cause}/{event.detail}" if event.detail else event.cause),
+        "direction": event.direction,
+        "tokens": event.tokens,
+        "local": event.local_tokens,
+        "bytes": event.bytes,
+        "seconds": event.seconds,
+        "blocks": event.blocks,
+    }
+    told = ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in facts.items()
+        if value is not None
+    )
+    stage = _HANDOFF if event.direction == "prefill_to_decode" else entry.stage
+    what = f"{entry.moment.what} ({told})" if told else entry.moment.what
+    return _Entry(stage, msgspec.structs.replace(entry.moment, what=what))
