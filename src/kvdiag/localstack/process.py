@@ -120,7 +120,8 @@ class Service:
         """End the process and everything that it started."""
         if self._process is None:
             return
-        self._signal(signal.SIGTERM)
+        # Only the leader is asked, as a container runtime does: an engine core that is told too dies under its server.
+        self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace)
         self.kill()
@@ -129,12 +130,8 @@ class Service:
         """End the whole process group at once, as a crash would."""
         if self._process is None:
             return
-        self._signal(signal.SIGKILL)
+        # The group outlives its leader while an engine core still runs in it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
-
-    def _signal(self, number: signal.Signals) -> None:
-        # The group outlives its leader while an engine core still runs in it.
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
