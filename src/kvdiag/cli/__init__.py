@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 VERBS: Final[dict[str, str]] = {
     "classify": "Say which turns were slow or not reused, and why, from logs.",
+    "explain": "Tell one request or conversation as a time line.",
     "tune": "Recommend TTLs and the recompute threshold from what the logs show.",
     "compare": "Compare two sets of logs: before and after, off and on.",
     "doctor": "Check running engines and router, and prove that a second turn is reused.",

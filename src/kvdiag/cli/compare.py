@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @click.argument("a")
 @click.argument("b")
 @click.option("--seed", default=0, show_default=True, help="Seed of the resampling; equal seeds give equal intervals.")
-@click.option("--format", "output", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True)
+@click.option(
+    "--format", "output", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True, help="Output."
+)
 def command(a: str, b: str, seed: int, output: Literal["terminal", "json"]) -> int:
     """Compare the turns in A with those in B: before and after, or off and on.
 

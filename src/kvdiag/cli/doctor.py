@@ -40,7 +40,9 @@ class _Document(msgspec.Struct, kw_only=True):
     type=click.FloatRange(0, min_open=True),
     help="Seconds that each request of the probe may take.",
 )
-@click.option("--format", "output", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True)
+@click.option(
+    "--format", "output", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True, help="Output."
+)
 def command(
     router: str | None,
     prefill: tuple[str, ...],

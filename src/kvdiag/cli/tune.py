@@ -39,7 +39,7 @@ class Size(click.ParamType[float]):
 
 
 @click.command("tune")
-@click.argument("paths", nargs=-1, required=True)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
     "--target",
     type=click.FloatRange(0, 1, min_open=True),
@@ -48,11 +48,13 @@ class Size(click.ParamType[float]):
     help="Share of later turns that should find their blocks.",
 )
 @click.option("--memory", type=Size(), help="KV memory that decode may hold for later turns on average, such as 8GiB.")
-@click.option("--format", "output", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True)
+@click.option(
+    "--format", "output", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True, help="Output."
+)
 def command(paths: tuple[str, ...], target: float, memory: float | None, output: Literal["terminal", "json"]) -> int:
-    """Recommend TTLs and the recompute threshold from the turns in PATHS.
+    """Recommend TTLs and the recompute threshold from the turns in PATH.
 
-    PATHS are logs as for `classify`. Shown for each decoder_kv_blocks_ttl: the share of later turns that would find
+    PATH is as for `classify`. Shown for each decoder_kv_blocks_ttl: the share of later turns that would find
     their blocks, and the memory that decode would hold for them. Exits 3 when the data are too thin for any setting.
     """
     tuning = tune(classify(paths, Options(turns=True)), target=target, memory=memory)

@@ -59,7 +59,7 @@ def report() -> Report:
                 lost_seconds=1.25,
                 evidence=[declined, *(Evidence(path="prefill.log", line=line, text="again") for line in (50, 60, 70))],
                 next_step="raise decoder_kv_blocks_ttl",
-                runbook="runbooks/expired_remote_read.md",
+                runbook="expired_remote_read",
             ),
             Finding(
                 cause="unexplained",

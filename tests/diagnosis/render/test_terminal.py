@@ -10,6 +10,7 @@ import pytest
 from kvdiag.diagnosis.render import render
 
 if TYPE_CHECKING:
+    from kvdiag.diagnosis.render import Format
     from kvdiag.diagnosis.report import Report
 
 
@@ -93,3 +94,15 @@ def test_a_healthy_report_is_short(healthy: Report) -> None:
     lines = render(healthy, "terminal", color=False).splitlines()
     assert lines[0].startswith("healthy")
     assert not any("Not judged" in line for line in lines)
+
+
+@pytest.mark.parametrize("output", ["terminal", "markdown", "html"])
+def test_an_interrupted_reading_is_said_to_be(report: Report, output: Format) -> None:
+    assert "interrupted" not in render(report, output)
+    report.interrupted = True
+    assert "Reading was interrupted" in render(report, output)
+
+
+@pytest.mark.parametrize("output", ["terminal", "markdown", "html"])
+def test_the_runbook_is_a_command_to_copy(report: Report, output: Format) -> None:
+    assert "kvdiag runbook expired_remote_read" in render(report, output)

@@ -1,0 +1,110 @@
+"""Time lines in causal order, whatever the clocks say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvdiag.diagnosis.assemble import assemble
+from kvdiag.diagnosis.casebook import Casebook
+from kvdiag.diagnosis.options import Options
+from kvdiag.diagnosis.pipeline import read
+from kvdiag.diagnosis.timeline import Timeline, explain
+from kvdiag.errors import InputError
+
+PREFILL = """\
+(EngineCore pid=1) INFO 11-29 08:00:00 [factory.py:64] Creating v1 connector with name: NixlPullConnector and engine_id: p1
+(EngineCore pid=1) WARNING 11-29 08:00:05 [pull_worker.py:161] Declining expired remote read for chatcmpl-two-0b1dc90a from engine d1.
+(EngineCore pid=1) WARNING 11-29 08:00:05 [base_worker.py:3253] Skipping KV post-processing for failed request chatcmpl-two-0b1dc90a
+(EngineCore pid=1) ERROR 11-29 08:00:05 [scheduler.py:3764] Failing 1 request(s) due to KV load failure (failure_policy=fail, 92 tokens affected). Request IDs: {'chatcmpl-two-0b1dc90a'}
+"""
+# Its clock is an hour ahead of prefill's and the router's.
+DECODE = """\
+(EngineCore pid=2) WARNING 11-29 09:00:01 [base_worker.py:3370] Releasing expired KV blocks for request chatcmpl-one-b90a83b0 which were retrieved by 0 remote worker(s) before lease expired.
+"""
+ROUTER = """\
+2026-11-29 08:00:00 [INFO] disagg_proxy: [one] conv=agent-12: cache MISS
+2026-11-29 08:00:00 [INFO] disagg_proxy: [one] Prefill done in 320ms
+2026-11-29 08:00:01 [INFO] disagg_proxy: conv=agent-12: cached D blocks (remote_request_id=chatcmpl-one-b90a83b0, blocks=165)
+2026-11-29 08:00:05 [INFO] disagg_proxy: conv=agent-12: cache HIT (age=4.0s)
+2026-11-29 08:00:05 [INFO] disagg_proxy: [two] conv=agent-12: sending D's cached blocks to P (remote_request_id=chatcmpl-one-b90a83b0)
+2026-11-29 08:00:09 [INFO] disagg_proxy: [other] conv=agent-13: cache MISS
+"""
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    for name, text in (("prefill.log", PREFILL), ("decode.log", DECODE), ("router.log", ROUTER)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def explained(name: str, logs: Path) -> Timeline:
+    book, options = Casebook(), Options(turns=True)
+    read(book, [str(logs)], options)
+    return explain(name, book, assemble(book, options))
+
+
+def told(timeline: Timeline) -> list[list[tuple[str | None, str]]]:
+    return [[(Path(m.evidence.path).stem, m.what) for m in passage.moments] for passage in timeline.passages]
+
+
+def test_a_conversation_is_told_in_causal_order(logs: Path) -> None:
+    assert told(explained("agent-12", logs)) == [
+        [
+            ("router", "was looked up: first_turn"),
+            ("router", "was prefilled"),
+            ("router", "left a handle with the router"),
+            ("decode", "had its blocks released"),
+        ],
+        [
+            ("decode", "the turn before had its blocks released"),
+            ("router", "was looked up: hit"),
+            ("prefill", "had its read declined: the blocks had expired"),
+            ("prefill", "was given up by the connector"),
+            ("prefill", "was failed by the scheduler: its KV could not be loaded"),
+        ],
+    ]
+
+
+def test_each_turn_comes_with_its_cause(logs: Path) -> None:
+    causes = [(passage.turn.turn, passage.turn.cause) for passage in explained("agent-12", logs).passages]
+    assert causes == [(1, "first_turn"), (2, "expired_remote_read")]
+
+
+@pytest.mark.parametrize("name", ["two", "chatcmpl-two", "chatcmpl-two-0b1dc90a"])
+def test_a_request_is_found_by_each_of_its_spellings(logs: Path, name: str) -> None:
+    assert [passage.turn.request_id for passage in explained(name, logs).passages] == ["two"]
+
+
+def test_the_beginning_of_a_name_is_enough_where_it_is_unique(logs: Path) -> None:
+    assert len(explained("agent-13", logs).passages) == 1
+    with pytest.raises(InputError, match="beginning of 2 names"):
+        explained("agent-", logs)
+
+
+@pytest.mark.parametrize("name", ["agent-1x", "", "nobody at all"])
+def test_an_unknown_name_is_answered_with_known_ones(logs: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"known are .*agent-1[23]"):
+        explained(name, logs)
+
+
+def test_without_turns_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text(PREFILL.splitlines()[0])
+    with pytest.raises(InputError, match="no turn was recognised"):
+        explained("x", tmp_path)
+
+
+def test_events_are_told_with_their_figures(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(
+        '{"schema":"kvdiag.kv/1","ts":"2026-11-29T08:00:00.000Z","request_id":"chatcmpl-one-b90a83b0","role":"prefill",'
+        '"engine_id":"p","kind":"transfer","direction":"decode_to_prefill","bytes":2048,"seconds":0.25}\n'
+        '{"schema":"kvdiag.kv/1","ts":"2026-11-29T08:00:00.000Z","request_id":"chatcmpl-one-b90a83b0","role":"decode",'
+        '"engine_id":"d","kind":"transfer","direction":"prefill_to_decode","bytes":512,"seconds":0.5}\n'
+    )
+    [moments] = told(explained("one", tmp_path))
+    assert [what for _, what in moments] == [
+        "moved KV (direction decode_to_prefill, bytes 2048, seconds 0.25)",
+        "moved KV (direction prefill_to_decode, bytes 512, seconds 0.5)",
+    ]

@@ -1,0 +1,80 @@
+"""The generated pages are fresh, and nothing is missing from them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from kvdiag.causes import CAUSES
+from kvdiag.cli import VERBS, cli
+from kvdiag.diagnosis.rules import RULES
+from kvdiag.doctor import CHECKS
+from kvdiag.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "docs.py"))
+PAGES: dict[str, Callable[[], str]] = SCRIPT["PAGES"]
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_generated_page_is_fresh(name: str) -> None:
+    assert page(name) == PAGES[name](), "stale; run scripts/docs.py"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_and_option_is_explained(verb: str) -> None:
+    with click.Context(cli) as context:
+        command = cli.get_command(context, verb)
+    assert command is not None
+    section = page("cli.md").split(f"\n## `kvdiag {verb}`\n")[1]
+    assert command.help
+    for option in (param for param in command.params if isinstance(param, click.Option)):
+        assert option.help, f"{verb} {option.opts[0]} has no help"
+        assert all(name in section for name in option.opts)
+
+
+@pytest.mark.parametrize("cause", list(CAUSES))
+def test_every_cause_and_detail_is_explained(cause: str) -> None:
+    known = CAUSES[cause]
+    section = page("causes.md").split(f"\n## {known.name}\n")[1].split("\n## ")[0]
+    assert known.meaning[1:] in section
+    assert all(f"`{detail}`" in section for detail in known.details)
+
+
+@pytest.mark.parametrize("rule", [rule.id for rule in RULES])
+def test_every_rule_is_explained(rule: str) -> None:
+    assert f"| `{rule}` |" in page("causes.md")
+
+
+@pytest.mark.parametrize("check", [check.name for check in CHECKS])
+def test_every_check_is_explained(check: str) -> None:
+    assert f"| `{check}` |" in page("cli.md")
+
+
+@pytest.mark.parametrize("code", list(ExitCode))
+def test_every_exit_code_is_explained(code: ExitCode) -> None:
+    assert f"| {code.value} |" in page("cli.md")
+
+
+def test_check_mode_fails_on_a_stale_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main: Callable[[list[str]], int] = SCRIPT["main"]
+    namespace = main.__globals__
+    kept, namespace["DOCS"] = namespace["DOCS"], tmp_path
+    try:
+        assert main(["--check"]) == 1
+        assert "stale: cli.md, causes.md" in capsys.readouterr().err
+        assert main([]) == 0
+        assert main(["--check"]) == 0
+    finally:
+        namespace["DOCS"] = kept
