@@ -26,7 +26,10 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_healthy_service_answers_and_stops(tmp_path: Path) -> None:
@@ -86,4 +89,8 @@ def test_stop_ends_what_the_service_started_too(tmp_path: Path) -> None:
         time.sleep(0.05)
     pid = int(child.read_text())
     service.stop()
+    # A signal takes effect when its target is next scheduled.
+    deadline = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
     assert not alive(pid)
