@@ -238,6 +238,18 @@ def _set_up() -> tuple[Alert, ...]:
             "Prefill engines with connector",
         ),
         Alert(
+            "KvdiagTtlOrder",
+            "max(kvdiag_router_handle_ttl_seconds) > on () min(kvdiag_retention_ttl_seconds > 0) - 5",
+            "ticket",
+            "10m",
+            'The router sends handles up to {{ printf "%.0f" $value }} s old, longer than decode keeps the blocks',
+            "Prefill refuses what is within 5 s of decode's TTL: those reads are declined, on stock vLLM with HTTP 500.",
+            "expired_remote_read",
+            "retention",
+            "TTL: decode and router",
+            "expired_remote_read",
+        ),
+        Alert(
             "KvdiagConnectorAbsent",
             "(count by (job, instance) (vllm:num_requests_running) unless on (job, instance) kvdiag_connector_info) "
             "and on (job) count by (job) (kvdiag_connector_info)",

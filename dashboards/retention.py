@@ -82,9 +82,10 @@ def _numbers() -> Row:
             ),
             Placed(
                 stat_panel(
-                    "Retention TTL (decode)",
-                    "decoder_kv_blocks_ttl; the reader keeps a margin of 5 s.",
-                    Query(f"min(kvdiag_retention_ttl_seconds{{{DECODE}}} > 0)"),
+                    "TTL: decode and router",
+                    "decoder_kv_blocks_ttl, and up to which age the router sends handles; must be 5 s below it.",
+                    Query(f"min(kvdiag_retention_ttl_seconds{{{DECODE}}} > 0)", "decode"),
+                    Query(f"max(kvdiag_router_handle_ttl_seconds{{{ROUTER}}})", "router"),
                     unit="s",
                     absent=_ABSENT,
                     decimals=0,

@@ -193,6 +193,7 @@ class Router(Target):
         self.files = Gauge("process_open_fds", "Files.", registry=self.registry)
         self.metrics.gauge("kvdiag_build_info", "0.1.0").set(1)
         self.metrics.gauge("kvdiag_router_store_up").set(1)
+        self.metrics.gauge("kvdiag_router_handle_ttl_seconds").set(470)
         self.memory.set(90 << 20)
         self.files.set(60)
 
