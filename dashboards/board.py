@@ -76,7 +76,7 @@ def state() -> Row:
     router = stat_panel(
         "Routers",
         "kvdiag routers that are scraped.",
-        Query(f"count(kvdiag_router_handles{{{ROUTER}}})"),
+        Query(f"count(kvdiag_build_info{{{ROUTER}}} and on (job, instance) kvdiag_router_handles)"),
         unit="short",
         steps=((None, GOOD),),
         sparkline=False,
