@@ -93,7 +93,7 @@ def command(
 
     Exits with 0 when nothing is wrong, 1 with findings, 2 when no input can be used, 3 when too little was recognised.
     """
-    options = Options(slow_s=slow, roles=roles, turns=turns, jobs=jobs)
+    options = Options(slow_s=slow, roles=roles, turns=turns or format_ == "html", jobs=jobs)  # charts draw the turns
     if follow:
         codes = [_show(report, format_, output, turns=turns) for report in follow_files(paths, options)]
         return codes[-1]

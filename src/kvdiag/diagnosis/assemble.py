@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES, OUTCOMES
 from kvdiag.diagnosis.findings import Tally, ranked
-from kvdiag.diagnosis.inputs import summarise, window
+from kvdiag.diagnosis.inputs import settings, summarise, window
 from kvdiag.diagnosis.judge import judge, outcome
 from kvdiag.diagnosis.latency import Baseline
 from kvdiag.diagnosis.per_turn import row
@@ -43,6 +43,7 @@ def assemble(book: Casebook, options: Options) -> Report:
         findings=[tally.finding() for tally in [*findings, *shown]],
         not_evaluated=missing,
         inputs=[summarise(notes) for notes in book.files.values()],
+        settings=settings(book),
         per_turn=rows if options.turns else None,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis import clock
-from kvdiag.diagnosis.report import InputSummary, Window
+from kvdiag.diagnosis.report import InputSummary, Settings, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,3 +66,21 @@ def window(book: Casebook) -> Window:
     stamps = [stamp for notes in book.files.values() for stamp in (notes.first, notes.last) if stamp is not None]
     known = [stamp for stamp in stamps if clock.dated(stamp)] or stamps
     return Window(from_=clock.render(min(known, default=None)), to=clock.render(max(known, default=None)))
+
+
+def settings(book: Casebook) -> Settings:
+    """Return the settings that start-up lines state; of several engines the ones that bound reuse first."""
+    configs = [(engine.role, config) for engine in book.engines for config, _ in engine.configs]
+    ttls = [ttl for role, config in configs if (ttl := config.ttl_s) is not None and role != "prefill"]
+    thresholds = [tokens for role, config in configs if (tokens := config.threshold) is not None and role != "decode"]
+    stated = [engine.ttl_s for engine in book.engines if engine.ttl_s is not None and engine.role == "decode"]
+    return Settings(
+        decoder_kv_blocks_ttl=min([*ttls, *stated], default=None),
+        kv_recompute_threshold=max(thresholds, default=None),
+        router_handle_ttl=_router_ttl(book),
+    )
+
+
+def _router_ttl(book: Casebook) -> float | None:
+    stated = (event.ttl_s for events in book.conversations.values() for event in events if event.ttl_s is not None)
+    return min(stated, default=None)
