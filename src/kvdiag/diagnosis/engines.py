@@ -67,6 +67,8 @@ class EngineLog:
     last_failure: dict[int | None, Failure] = field(default_factory=dict)
     """By process id: what a traceback belongs to."""
     starts: int = 0
+    stopping: bool = False
+    """Somebody stopped the process: what its parts say about each other from now on is no fault."""
     is_vllm: bool = False
     """At least one line came from a vLLM logger."""
 

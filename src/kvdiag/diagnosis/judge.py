@@ -24,6 +24,9 @@ SLOW_HANDSHAKE_S: Final = 1.0
 # As for the periodic lines: felt in the time to first token, and below a tenth of what a 100 Gbit/s fabric carries.
 _FELT_S: Final = 0.4
 _SLOW_BYTES_S: Final = 1e9
+# What little takes long may have waited for something else.
+_TELLING_BYTES: Final = 32e6
+_REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold"})
 _HANDSHAKES: Final = ("handshake",)
 # The KV had arrived: nothing was lost but the message that frees the peer's blocks.
 _HARMLESS: Final = frozenset({"notification_failed", "transfer_release_failed", "push_reg_notif_failed"})
@@ -57,9 +60,15 @@ def _behind(fault: Fault, turn: Turn) -> list[Fault]:
 
 
 def outcome(turn: Turn) -> str | None:
-    """Return how a turn without a fault ended: first_turn, remote_hit, local_hit or below_threshold."""
+    """Return how a turn without a fault ended: first_turn, remote_hit, local_hit or below_threshold.
+
+    A read that stopped where the prompt parts from what decode holds is still a hit.
+    """
     if turn.record is not None and turn.record.cause in OUTCOMES:
         return turn.record.cause
+    for mark in turn.marks.get("event_match", ()):
+        if mark.engine.role != "decode" and mark.data["event"].cause in OUTCOMES:
+            return str(mark.data["event"].cause)
     if turn.seen("below_threshold"):
         return "below_threshold"
     if turn.seen("local_hit"):
@@ -126,7 +135,7 @@ def _recorded(turn: Turn, _book: Casebook) -> Fault | None:
         cause = record.cause if record.cause in CAUSES else "unexplained"
         detail = record.detail if record.detail in CAUSES[cause].details else None
         return Fault(cause, detail, "certain", [turn.record_at], failed=record.status >= 500)
-    return _event_fault(turn)
+    return None if outcome(turn) in _REUSED else _event_fault(turn)
 
 
 def _event_fault(turn: Turn) -> Fault | None:
@@ -147,7 +156,8 @@ def _slow_event(turn: Turn, _book: Casebook) -> Fault | None:
             return Fault("slow_transfer", "handshake", "certain", [mark.evidence])
         seconds = (event.seconds or 0.0) + (event.post_seconds or 0.0)
         if event.direction and event.bytes and seconds >= _FELT_S and event.bytes / seconds < _SLOW_BYTES_S:
-            return Fault("slow_transfer", event.direction, "certain", [mark.evidence])
+            sure: Confidence = "certain" if event.bytes >= _TELLING_BYTES else "possible"
+            return Fault("slow_transfer", event.direction, sure, [mark.evidence])
     return None
 
 

@@ -5,6 +5,7 @@ Everything is measured against this very log: turns of the same outcome and a li
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from statistics import median
@@ -48,6 +49,8 @@ class Baseline:
     """A fixed limit, seconds, instead of the baseline."""
     reused: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     computed: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    per_token: list[float] = field(default_factory=list)
+    """Seconds of prefill for each token computed."""
 
     @classmethod
     def of(cls, turns: Iterable[tuple[Turn, str | None]], limit_s: float | None) -> Baseline:
@@ -58,6 +61,9 @@ class Baseline:
             if seconds is not None:
                 group = baseline.reused if outcome in _REUSED else baseline.computed
                 group[length_class(turn)].append(seconds)
+            record = turn.record
+            if record is not None and record.prefill_s and record.computed_tokens:
+                baseline.per_token.append(record.prefill_s / record.computed_tokens)
         return baseline
 
     def is_slow(self, turn: Turn, outcome: str | None) -> bool:
@@ -78,7 +84,14 @@ class Baseline:
         """Return how much sooner the turn would have answered with its blocks read back; None where no hit tells."""
         seconds = first_token_s(turn)
         hits = self._hits_like(length_class(turn))
-        return None if seconds is None or hits is None else max(seconds - median(hits), 0.0)
+        if seconds is None or hits is None:
+            return None
+        return min(max(seconds - median(hits), 0.0), self._most(turn))
+
+    def _most(self, turn: Turn) -> float:
+        """Return the time that computing the lost tokens can take at most, by the pace of these logs."""
+        lost = turn.record.lost_tokens if turn.record is not None else None
+        return lost * median(self.per_token) if lost is not None and self.per_token else math.inf
 
     def _hits_like(self, length: int) -> list[float] | None:
         """Return the times of hits of the nearest length class that has enough of them."""

@@ -449,6 +449,21 @@ ENDING: Final = (
         "vLLM multiproc_executor.py",
     ),
     _pattern(
+        "stopping",
+        "[shutdown] ",
+        r"\[shutdown\] ",
+        "[shutdown] EngineCore: trigger received signal=SIGTERM",
+        "vLLM 0.32 launcher.py",
+    ),
+    _pattern(
+        "stopping",
+        "Shutting down",
+        r"Shutting down$",
+        "Shutting down",
+        "uvicorn",
+        _ACCESS,
+    ),
+    _pattern(
         "stalled",
         "No available shared memory broadcast block found",
         r"No available shared memory broadcast block found",
@@ -762,6 +777,14 @@ METRICS: Final = (
 RECORD: Final = (
     _pattern("record", "kvdiag.turn/", r"", "", "our turn log", _JSON),
     _pattern("record", "kvdiag.kv/", r"", "", "our event log", _JSON),
+    _pattern(
+        "router_line",
+        "kvdiag.router",
+        r"",
+        "kvdiag.router draining: 0 turns in flight",
+        "our router's own log",
+        frozenset({"proxy", "json"}),
+    ),
     _pattern(
         "sidecar_error",
         "connector_nixlv2.go",

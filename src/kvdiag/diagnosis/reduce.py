@@ -147,6 +147,7 @@ def _config(seen: Seen) -> None:
     config = parameters.read_config(seen.data["args"])
     engine = seen.book.configure(seen.source, seen.fact, config, seen.evidence)
     engine.ttl_s = config.ttl_s or engine.ttl_s
+    engine.stopping = False
 
 
 def _version(seen: Seen) -> None:
@@ -165,6 +166,20 @@ def _engine_named(seen: Seen) -> None:
 
 def _process_started(seen: Seen) -> None:
     seen.engine.starts += 1
+    seen.engine.stopping = False
+
+
+def _stopping(seen: Seen) -> None:
+    seen.engine.stopping = True
+
+
+def _fatal(seen: Seen) -> None:
+    if not seen.engine.stopping:
+        seen.note()
+
+
+def _router_log(seen: Seen) -> None:
+    seen.engine.votes["router"] += 1
 
 
 def _below_threshold(seen: Seen) -> None:
@@ -366,7 +381,9 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "aborted_outside": _mark("aborted", suffixed=False),
     "internal_error": _mark("internal_error", suffixed=False),
     "engine_dead": _mark("engine_dead", suffixed=False),
-    "fatal": _note,
+    "fatal": _fatal,
+    "stopping": _stopping,
+    "router_line": _router_log,
     "stalled": _note,
     "crash": _note,
     "http_error": _http_error,

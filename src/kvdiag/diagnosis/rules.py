@@ -117,14 +117,14 @@ def _slow_handshakes(book: Casebook, _tallies: Tallies) -> list[Tally]:
     return [_tally("slow_transfer", "handshake", "likely", count, _notes(engines, "handshake_time"))] if count else []
 
 
-def _slow_transfers(book: Casebook, _tallies: Tallies) -> list[Tally]:
+def _slow_transfers(book: Casebook, tallies: Tallies) -> list[Tally]:
     found = []
     for engine in book.engines:
         slow = slow_transfers(engine)
-        if slow is None:
+        if slow is None or ("slow_transfer", slow.direction) in tallies:
             continue
         lines = [sample.evidence for sample in slow.samples] + engine.notes.get("slow_transport", [])[:1]
-        tally = _tally("slow_transfer", slow.direction, "likely", slow.transfers, lines)
+        tally = _tally("slow_transfer", slow.direction, "likely" if slow.lasting else "possible", slow.transfers, lines)
         tally.lose(None, slow.seconds)
         found.append(tally)
     return found
@@ -190,10 +190,10 @@ def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
     """Errors that no cause explains: an engine that died, a router that reached none, bare 5xx answers."""
     dead = _notes(book.engines, "fatal", "crash", "stalled")
     routers = [engine for engine in book.engines if engine.counts["router_error"] or engine.counts["connect_error"]]
-    seen = max((_errors(engine) for engine in book.engines), default=0)
     explained = sum(tally.failed for (cause, _), tally in tallies.items() if cause != "upstream_error")
     known = tallies.get(("upstream_error", None))
-    excess = seen - explained - (known.turns if known else 0)
+    explained += known.turns if known else 0
+    excess = max((_errors(engine) - explained * _tellers(engine) for engine in book.engines), default=0)
     if excess <= 0 and not dead:
         return []
     if excess <= 0 and explained:
@@ -201,6 +201,11 @@ def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
     lines = _notes(book.engines, "router_error", "http_5xx", "upstream_5xx") + _notes(routers, "connect_error")
     confidence: Confidence = "certain" if dead or routers else "likely"
     return [_tally("upstream_error", None, confidence, max(excess, 0), [*lines[:4], *dead, *lines[4:]])]
+
+
+def _tellers(engine: EngineLog) -> int:
+    """Return how many processes tell of the same error in one log: two where router and engines share it."""
+    return 2 if engine.is_vllm and engine.votes["router"] else 1
 
 
 def _errors(engine: EngineLog) -> int:

@@ -20,6 +20,8 @@ _FELT_MS: Final = 400.0
 _FELT_WITH_HINT_MS: Final = 150.0
 # Below a tenth of what a 100 Gbit/s fabric carries.
 _SLOW_MB_S: Final = 1000.0
+_MANY: Final = 3
+_SHARE: Final = 0.3
 _BASELINE_FACTOR: Final = 5.0
 _BASELINE_SAMPLES: Final = 3
 _BASELINE_MS: Final = 100.0
@@ -33,6 +35,8 @@ class SlowTransfers:
     samples: list[TransferSample]
     transfers: int
     seconds: float
+    lasting: bool
+    """Most reads, or many, were slow; else it was an exception."""
 
 
 def slow_transfers(engine: EngineLog) -> SlowTransfers | None:
@@ -49,7 +53,8 @@ def slow_transfers(engine: EngineLog) -> SlowTransfers | None:
         "decode_to_prefill" if engine.role == "prefill" else "prefill_to_decode",
         slow,
         sum(sample.succeeded for sample in slow),
-        sum(sample.succeeded * (sample.mean_ms + sample.post_ms) for sample in slow) / 1000,
+        sum(sample.succeeded * sample.mean_ms for sample in slow) / 1000,
+        lasting=len(slow) >= min(_MANY, len(samples) * _SHARE),
     )
 
 
