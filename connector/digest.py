@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 8
 """Bytes kept of each digest: two different sequences agree by chance once in 2**64."""
-MAX_GROUPS: Final = 256
-"""Groups at most, whatever the length, so that a handle stays below 4 kB."""
-RESPONSE_CUTS: Final = 64
+MAX_GROUPS: Final = 128
+"""Groups at most, whatever the length, so that a handle stays below 2 kB."""
+RESPONSE_CUTS: Final = 32
 """Cuts within the last response: how much of it the next prompt keeps is the first question about a reasoning model."""
 _MAX_TEXT: Final = 2 * WIDTH * (MAX_GROUPS + RESPONSE_CUTS)
 _MAX_TOKENS: Final = 1 << 32
@@ -86,7 +86,7 @@ class PrefixDigest:
         return cls(block, group, prompt, total, raw)
 
     def encode(self) -> str:
-        """Return one line of text, at most 4 kB."""
+        """Return one line of text, at most 2 kB."""
         numbers = f"{self.block}.{self.group}.{self.prompt}.{self.total}"
         return f"{numbers}.{base64.b64encode(self.digests).decode()}"
 

@@ -7,19 +7,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import Annotated, Any, Final, TypeGuard
+
+import msgspec
+from msgspec import Meta
 
 from kvdiag import context
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 MAX_BLOCKS: Final = 1 << 20
-MAX_TOKENS: Final = 1 << 31
-MAX_TEXT: Final = 512
-_SIZES: Final = ("tp_size", "dcp_size", "pp_size")
 INTERNAL_KEYS: Final = ("_remote_blocks_processed", "_p_side_truncated")
 """Upstream's own marks in the same dict: a stranger who sets one makes it claim tokens that it never reads."""
+
+_Text = Annotated[str, Meta(min_length=1, max_length=512)]
+_Size = Annotated[int, Meta(ge=1, le=4096)]
+_Block = Annotated[int, Meta(ge=0, lt=1 << 31)]
+_Group = Annotated[list[_Block], Meta(max_length=MAX_BLOCKS)]
+
+
+class _Fields(msgspec.Struct):
+    """The fields that upstream reads without looking at them, in the types that it can work with."""
+
+    remote_engine_id: _Text
+    remote_request_id: _Text
+    remote_host: _Text
+    remote_port: Annotated[int, Meta(ge=1, le=65535)]
+    remote_block_ids: Annotated[list[_Group], Meta(min_length=1, max_length=64)]
+    remote_blocks_expiry_time: float | None = None
+    tp_size: _Size = 1
+    dcp_size: _Size = 1
+    pp_size: _Size = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +45,7 @@ class Handle:
     engine_id: str
     request_id: str
     tokens: int
-    blocks: tuple[tuple[int, ...], ...]
+    blocks: list[list[int]]
     """Block ids by KV cache group."""
     context: context.HandleContext | None
     """None for an engine that runs the stock connector."""
@@ -48,73 +64,41 @@ def read_back(params: dict[str, Any]) -> Handle | Flaw | None:
     """Return decode's handle from a prefill request; None where the request brings none."""
     if not params.get("remote_block_ids"):
         return None
-    flaw = _flaw(params)
-    if flaw is not None:
-        return Flaw(flaw)
+    fields = _fields(params)
+    if isinstance(fields, Flaw):
+        return fields
     tokens = params.get("remote_num_tokens")
-    if not _is_count(tokens, MAX_TOKENS):
+    if not _is_count(tokens):
         return Flaw("remote_num_tokens", releasable=not tokens)
-    return _handle(params, tokens)
+    return _handle(fields, tokens, params)
 
 
 def hand_off(params: dict[str, Any]) -> Handle | Flaw:
     """Return prefill's handle from a decode request."""
-    flaw = _flaw(params)
-    if flaw is not None:
-        return Flaw(flaw)
+    fields = _fields(params)
+    if isinstance(fields, Flaw):
+        return fields
     tokens = params.get("remote_num_tokens")
-    if tokens is not None and not _is_count(tokens, MAX_TOKENS):
+    if tokens is not None and not _is_count(tokens):
         return Flaw("remote_num_tokens")
-    return _handle(params, tokens or 0)
+    return _handle(fields, tokens or 0, params)
 
 
-def _handle(params: dict[str, Any], tokens: int) -> Handle:
-    blocks = tuple(tuple(group) for group in params["remote_block_ids"])
-    return Handle(
-        engine_id=params["remote_engine_id"],
-        request_id=params["remote_request_id"],
-        tokens=tokens,
-        blocks=blocks,
-        context=context.parse(context.HandleContext, params),
-    )
+def _handle(fields: _Fields, tokens: int, params: dict[str, Any]) -> Handle:
+    told = context.parse(context.HandleContext, params)
+    return Handle(fields.remote_engine_id, fields.remote_request_id, tokens, fields.remote_block_ids, told)
 
 
-def _flaw(params: dict[str, Any]) -> str | None:
-    """Return the name of the first field that upstream could not work with."""
-    for key in ("remote_engine_id", "remote_request_id", "remote_host"):
-        if not _is_text(params.get(key)):
-            return key
-    if not _is_count(params.get("remote_port"), 65535):
-        return "remote_port"
-    if not _are_blocks(params.get("remote_block_ids")):
-        return "remote_block_ids"
-    for key in _SIZES:
-        if key in params and not _is_count(params[key], 4096):
-            return key
-    return None if _is_time(params.get("remote_blocks_expiry_time")) else "remote_blocks_expiry_time"
+def _fields(params: dict[str, Any]) -> _Fields | Flaw:
+    try:
+        fields = msgspec.convert(params, _Fields)
+    except msgspec.ValidationError as error:
+        return Flaw(str(error))
+    if not any(fields.remote_block_ids):
+        return Flaw("no block in remote_block_ids")
+    expiry = fields.remote_blocks_expiry_time
+    return fields if expiry is None or math.isfinite(expiry) else Flaw("remote_blocks_expiry_time is not finite")
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_TEXT
-
-
-def _is_count(value: object, limit: int) -> TypeGuard[int]:
-    return type(value) is int and 0 < value <= limit
-
-
-def _is_time(value: object) -> bool:
-    return value is None or (type(value) in (int, float) and math.isfinite(value))  # type: ignore[arg-type]
-
-
-def _are_blocks(groups: object) -> bool:
-    """Return whether this is a non-empty list of lists of block ids with at least one id."""
-    if not isinstance(groups, list | tuple) or not 0 < len(groups) <= 64:
-        return False
-    if not all(isinstance(group, list | tuple) for group in groups):
-        return False
-    total = sum(len(group) for group in groups)
-    return 0 < total <= MAX_BLOCKS and all(_are_ids(group) for group in groups)
-
-
-def _are_ids(group: Sequence[object]) -> bool:
-    return all(type(block) is int and 0 <= block < MAX_TOKENS for block in group)
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 < value < 1 << 31

@@ -80,7 +80,7 @@ def plan_read(
 def cut_blocks(handle: Handle, tokens: int, block: int) -> list[list[int]]:
     """Return the ids of the leading blocks that hold so many tokens, by group."""
     count = math.ceil(tokens / block)
-    return [list(group[:count]) for group in handle.blocks]
+    return [group[:count] for group in handle.blocks]
 
 
 def _plan_unverified(handle: Handle, prompt: int, layout: Layout) -> Plan:

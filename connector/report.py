@@ -117,7 +117,7 @@ class Reporter:
         )
 
     def emit(self, turn: Turn, kind: EventKind, **fields: Any) -> None:  # noqa: ANN401 - fields of KvEvent
-        """Write an event about a turn; None means unknown and is left out."""
+        """Write an event about a turn; None means unknown."""
         fields.setdefault("direction", turn.reads)
         conversation = turn.context.conversation
         if conversation is not None and len(conversation) <= _MAX_TEXT:
@@ -129,6 +129,5 @@ class Reporter:
         self._put(turn.request_id, turn.role, kind, fields)
 
     def _put(self, request_id: str, role: Role, kind: EventKind, fields: dict[str, Any]) -> None:
-        event = {name: value for name, value in fields.items() if value is not None}
-        event.update(t=self._wall(), request_id=request_id, role=role, engine_id=self._settings.engine_id, kind=kind)
-        self._outbox.put("event", event)
+        fields.update(t=self._wall(), request_id=request_id, role=role, engine_id=self._settings.engine_id, kind=kind)
+        self._outbox.put("event", fields)

@@ -24,8 +24,8 @@ def held(total: int = 1000, prompt: int = 900, salt: Salt = NOTHING) -> PrefixDi
         pytest.param(list(range(500)), 496, False, id="ends inside"),
         pytest.param([7, *range(1, 1000)], 0, True, id="other first token"),
         pytest.param([*range(500), 7, *range(501, 1000)], 496, True, id="edited in the middle"),
-        pytest.param([*range(900), 7, 7, 7], 900, True, id="other first token of the response"),
-        pytest.param([*range(950), 7, *range(951, 1000)], 950, True, id="edited inside the response"),
+        pytest.param([*range(900), 7, 7, 7, 7, 7], 900, True, id="other first token of the response"),
+        pytest.param([*range(950), 7, *range(951, 1000)], 948, True, id="edited inside the response"),
         pytest.param(list(range(5000, 6000)), 0, True, id="unrelated"),
         pytest.param([], 0, False, id="empty"),
         pytest.param([3, *range(1, 999), 3], 0, True, id="same end, other start"),
@@ -37,10 +37,10 @@ def test_agreement_ends_at_the_last_equal_cut(prompt: list[int], agreed: int, pa
 
 
 @pytest.mark.parametrize("total", [1, 15, 16, 17, 129, 4096, 32_768, 200_000])
-def test_any_length_fits_in_four_kilobytes_and_survives_its_text_form(total: int) -> None:
+def test_any_length_fits_in_two_kilobytes_and_survives_its_text_form(total: int) -> None:
     digest = PrefixDigest.of(range(total), total - total // 3, BLOCK, NOTHING)
     text = digest.encode()
-    assert len(text) < 4096
+    assert len(text) < 2048
     assert PrefixDigest.decode(text) == digest
     assert digest.agreement(range(total), NOTHING).tokens == total
 

@@ -83,9 +83,9 @@ def test_a_loss_that_is_not_the_turns_cause_is_told_once_with_its_own(prefill: B
     match, decline = (item[1] for item in items if item[0] == "event")
     assert (match["cause"], match["lost_tokens"]) == ("remote_hit", 0)
     assert (decline["cause"], decline["detail"], decline["lost_tokens"], decline["position"]) == (
-        "prefix_diverged", "in_response", 56, 950,
+        "prefix_diverged", "in_response", 56, 948,
     )  # fmt: skip
-    assert ["kept", 50, 50] in items
+    assert ["kept", 48, 52] in items
 
 
 def test_a_whole_response_that_is_lost_is_the_turns_cause(prefill: Bench) -> None:

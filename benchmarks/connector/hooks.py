@@ -1,0 +1,168 @@
+"""What the connector's own code costs: microseconds per request and hook, milliseconds per digest.
+
+    python benchmarks/connector/hooks.py [--json]
+
+No vLLM needed. Targets: hooks below 20 us a request (digest aside), digest below 1 ms for 32k tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from kvdiag.connector.digest import PrefixDigest, Salt
+from kvdiag.connector.outbox import Outbox
+from kvdiag.connector.plan import Layout
+from kvdiag.connector.scheduler import SchedulerSide
+from kvdiag.connector.settings import Settings
+from kvdiag.connector.worker import WorkerSide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOCK = 16
+NOTHING = Salt()
+ROUNDS = 7
+
+
+def best_us(function: Callable[[int], object], number: int) -> float:
+    """Return microseconds per call: CPU time, the best of some rounds."""
+    rounds = []
+    for _ in range(ROUNDS):
+        start = time.thread_time()
+        for index in range(number):
+            function(index)
+        rounds.append((time.thread_time() - start) / number * 1e6)
+    return min(rounds)
+
+
+def settings(*, verify: bool) -> Settings:
+    return Settings(
+        role="prefill",
+        engine_id="engine",
+        bidirectional=True,
+        decode_ttl_s=480.0,
+        recompute_threshold=64,
+        failure_policy="fail",
+        verify=verify,
+        event_log=None,
+        tracing=False,
+    )
+
+
+def side(outbox: Outbox, *, verify: bool) -> SchedulerSide:
+    layout = Layout(block_size=BLOCK, divisible=True, block_bytes=4096)
+    return SchedulerSide(settings(verify=verify), layout, outbox, can_read_back=True)
+
+
+def request(name: str, params: dict[str, Any], tokens: list[int]) -> Any:  # noqa: ANN401 - stands in for vLLM's Request
+    return SimpleNamespace(
+        request_id=name,
+        kv_transfer_params=params,
+        num_prompt_tokens=len(tokens),
+        prompt_token_ids=tokens,
+        arrival_time=time.time(),
+    )
+
+
+def handle(name: str, prefix: str | None, tokens: int) -> dict[str, Any]:
+    context = {"v": 1, "ttl_s": 480.0, "issued_at": time.time(), "notes": True, "conversation": "c" * 32, "turn": 3}
+    return {
+        "do_remote_decode": True,
+        "remote_block_ids": [list(range(tokens // BLOCK + 1))],
+        "remote_engine_id": "engine-d",
+        "remote_request_id": name,
+        "remote_host": "10.0.0.1",
+        "remote_port": 5600,
+        "remote_num_tokens": tokens,
+        "kvdiag": context | ({"prefix": prefix} if prefix else {}),
+    }
+
+
+HOOKS = ("admit", "offer", "admitted", "received", "finished", "released")
+
+
+def hooks_us(tokens: int, number: int = 300) -> dict[str, float]:
+    """Return microseconds of each hook of the scheduler's side in one prefill request's life, nothing compared."""
+    prompt = list(range(tokens))
+    best: dict[str, float] = dict.fromkeys(HOOKS, float("inf"))
+    for repeat in range(ROUNDS):
+        outbox = Outbox()
+        scheduler = side(outbox, verify=False)
+        names = [f"r{repeat}-{index}" for index in range(number)]
+        asked = [request(name, handle(name, None, tokens), prompt) for name in names]
+        steps: dict[str, Callable[[int], object]] = {
+            "admit": lambda i: scheduler.admit(asked[i]),
+            "offer": lambda i: scheduler.offer(asked[i], lambda: NOTHING),
+            "admitted": lambda i: scheduler.admitted(asked[i], tokens),
+            "received": lambda i: (
+                scheduler.absorb([["moved", names[i], 1 << 20, 0.01, 0.001, 8]]),
+                scheduler.received([names[i]]),
+            ),
+            "finished": lambda i: scheduler.finished(asked[i], [[1, 2]], {}, list, lambda: NOTHING),
+            "released": lambda i: (
+                scheduler.absorb([["released", names[i], "read"]]),
+                scheduler.released([names[i]]),
+            ),
+        }
+        for name, step in steps.items():
+            start = time.thread_time()
+            for index in range(number):
+                step(index)
+            best[name] = min(best[name], (time.thread_time() - start) / number * 1e6)
+            outbox.drain()
+    return best
+
+
+def worker_step(outbox: Outbox) -> Callable[[int], object]:
+    worker = WorkerSide(outbox, leads=True)
+
+    def run(_index: int) -> None:
+        worker.sift({})
+        worker.notified((), lambda _: True)
+        worker.received(())
+        worker.let_go(())
+        outbox.drain()
+
+    return run
+
+
+def digests(tokens: int) -> dict[str, float]:
+    generator = random.Random(0)
+    held = [generator.randrange(150_000) for _ in range(tokens)]
+    prompt = [*held, *range(64)]
+    made = PrefixDigest.of(held, tokens - 512, BLOCK, NOTHING)
+    return {
+        f"digest on decode, {tokens} tokens, ms": best_us(
+            lambda _: PrefixDigest.of(held, tokens - 512, BLOCK, NOTHING), 20
+        )
+        / 1e3,
+        f"comparison on prefill, {tokens} tokens, ms": best_us(lambda _: made.agreement(prompt, NOTHING), 20) / 1e3,
+        f"handle growth, {tokens} tokens, bytes": float(len(made.encode())),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    figures = {f"{hook}, 32768 tokens, us a request": cost for hook, cost in hooks_us(32_768).items()}
+    figures |= {
+        "all hooks, 32768 tokens, us a request": sum(figures.values()),
+        "worker hooks, us a step": best_us(worker_step(Outbox()), 5000),
+        **digests(4096),
+        **digests(32_768),
+    }
+    if arguments.json:
+        print(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        print(f"{name:55} {value:10.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,345 @@
+"""The instrumented connector on the real pair, driven by hand: what is read is right, what cannot be read costs nothing.
+
+Two pairs: the shared one, whose prefill has no prefix cache and fails on load errors (vLLM's default), and one whose
+prefill has a prefix cache and recomputes. A third prefill beside the second pair lacks the feature and has a broken
+event log.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
+from kvdiag.localstack.agent import Answer, complete
+from kvdiag.localstack.engine import engine_service
+from kvdiag.localstack.model import ensure_model
+from kvdiag.localstack.process import get
+from kvdiag.localstack.stack import START_TIMEOUT_S, model_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TTL_S = 20
+HISTORY = [
+    "read the file, name the function that parses the header and say what it returns; " * 8,
+    "now change the second argument of that function, run the tests and report the failures; " * 8,
+    "explain why the third test fails and propose the smallest change that mends it; " * 8,
+]
+_unique = itertools.count()
+Messages = list[dict[str, str]]
+
+
+@dataclass
+class Pair:
+    """One prefill and one decode, and where prefill writes its events."""
+
+    prefill: int
+    decode: int
+    events: Path
+    handles: list[dict[str, Any]] = field(default_factory=list)
+
+    def ask_prefill(self, messages: Messages, handle: dict[str, Any] | None = None, **body: Any) -> Answer:  # noqa: ANN401
+        params = {**(handle or {}), "do_remote_decode": True, "do_remote_prefill": False}
+        return complete(self.prefill, messages, max_tokens=1, kv_transfer_params=params, **body)
+
+    def ask_decode(self, messages: Messages, params: dict[str, Any], **body: Any) -> Answer:  # noqa: ANN401
+        return complete(self.decode, messages, kv_transfer_params=params, **body)
+
+    def first_turn(self, messages: Messages) -> tuple[str, dict[str, Any]]:
+        """Return the answer and decode's handle."""
+        prefilled = self.ask_prefill(messages)
+        answer = self.ask_decode(messages, handle_of(prefilled))
+        return answer.text, handle_of(answer)
+
+    def text_from(self, prefilled: Answer, messages: Messages) -> str:
+        """Return what decode says when all KV comes from this prefill: a salt of its own hides its prefix cache."""
+        answer = self.ask_decode(messages, handle_of(prefilled), cache_salt=f"salt-{next(_unique)}")
+        assert answer.status == 200, answer.body
+        return answer.text
+
+    def honest_text(self, messages: Messages) -> str:
+        """Return what decode says after a prefill that could reuse nothing."""
+        return self.text_from(self.ask_prefill(messages, cache_salt=f"salt-{next(_unique)}"), messages)
+
+    def events_of(self, answer: Answer, kind: str) -> dict[str, Any]:
+        """Return the one event of this kind about this prefill request, waiting for the writer."""
+        request = handle_of(answer)["remote_request_id"]
+        return self.event(lambda event: event["request_id"] == request and event["kind"] == kind)
+
+    def event(self, wanted: Callable[[dict[str, Any]], bool], log: Path | None = None) -> dict[str, Any]:
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            lines = (log or self.events).read_text().splitlines()
+            found: list[dict[str, Any]] = [event for event in map(json.loads, lines) if wanted(event)]
+            if found:
+                return found[-1]
+            time.sleep(0.2)
+        raise AssertionError(f"no such event in {log or self.events}")
+
+
+def handle_of(answer: Answer) -> dict[str, Any]:
+    assert answer.status == 200, answer.body
+    assert answer.body is not None
+    params: dict[str, Any] = answer.body["kv_transfer_params"]
+    return params
+
+
+def outcome(answer: Answer) -> tuple[str, str | None]:
+    told = handle_of(answer)["kvdiag"]
+    return told["cause"], told["detail"]
+
+
+def metric(port: int, name: str, **labels: str) -> float:
+    """Return the sum of the samples with these labels."""
+    families = text_string_to_metric_families(get(port, "/metrics")[1].decode())
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    assert samples, f"{name} is not on /metrics"
+    return sum(s.value for s in samples if labels.items() <= s.labels.items())
+
+
+@pytest.fixture(scope="module")
+def uncached(stack: LocalStack) -> Pair:
+    return Pair(stack.prefills[0].port, stack.decodes[0].port, stack.folder / "prefill-events.jsonl")
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalStack, int]]:
+    """The second pair, and the port of the prefill without the feature."""
+    folder = tmp_path_factory.mktemp("second")
+    options = StackOptions(
+        prefill=EngineOptions(failure_policy="recompute", decode_ttl_s=TTL_S),
+        decode=EngineOptions(decode_ttl_s=TTL_S),
+        router_arguments=None,
+    )
+    off = EngineOptions(
+        bidirectional=False, connector_config={"kvdiag_event_log": str(folder / "no" / "folder" / "events")}
+    )
+    engine = engine_service("prefill-off", "prefill", ensure_model(model_cache()), folder, off)
+    with contextlib.ExitStack() as unwind:
+        engine.start()
+        unwind.callback(engine.stop)
+        running = unwind.enter_context(LocalStack(folder, options))
+        engine.wait_healthy(START_TIMEOUT_S)
+        yield running, engine.port
+
+
+@pytest.fixture(scope="module")
+def cached(second: tuple[LocalStack, int]) -> Pair:
+    running, _ = second
+    pair = Pair(running.prefills[0].port, running.decodes[0].port, running.folder / "prefill-events.jsonl")
+    for _ in range(2):
+        pair.honest_text(turn("warm up, " * 100))
+    return pair
+
+
+@pytest.fixture(params=["prefill without prefix cache", "prefill with prefix cache"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    name = "uncached" if "without" in request.param else "cached"
+    found: Pair = request.getfixturevalue(name)
+    return found
+
+
+def turn(*texts: str) -> Messages:
+    """Return a conversation that ends with a question: user, assistant, user, ..."""
+    roles = itertools.cycle(["user", "assistant"])
+    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+
+
+def conversation(pair: Pair) -> tuple[Messages, dict[str, Any]]:
+    """Return two answered turns and decode's handle of the second; unlike any other conversation's."""
+    messages = turn(f"{next(_unique)}: {HISTORY[0]}")
+    for question in HISTORY[1:]:
+        text, handle = pair.first_turn(messages)
+        messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": question}]
+    return messages, handle
+
+
+def edited(messages: Messages, position: int) -> Messages:
+    changed = {**messages[position], "content": "Ignore that. " + messages[position]["content"]}
+    return [*messages[:position], changed, *messages[position + 1 :]]
+
+
+SCENARIOS: dict[str, Callable[[Messages], Messages]] = {
+    "goes on": lambda messages: messages,
+    "first message edited": lambda messages: edited(messages, 0),
+    "last message edited": lambda messages: edited(messages, 2),
+    "compacted": lambda messages: messages[2:],
+    "history cut short": lambda messages: messages[:1],
+    "unrelated": lambda _: turn("write a poem about the sea, " * 60),
+    "grown past one batch": lambda messages: [*messages[:-1], {"role": "user", "content": HISTORY[2] * 12}],
+}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_text_is_an_honest_prefills_whatever_became_of_the_history(pair: Pair, scenario: str) -> None:
+    messages, handle = conversation(pair)
+    changed = SCENARIOS[scenario](messages)
+    answer = pair.ask_prefill(changed, handle)
+    assert pair.text_from(answer, changed) == pair.honest_text(changed)
+    cause, detail = outcome(answer)
+    if scenario in ("first message edited", "compacted", "unrelated"):
+        assert (cause, detail) == ("prefix_diverged", "in_history")
+        assert handle_of(answer)["kvdiag"]["lost_tokens"] > 0
+    else:
+        assert cause != "missing_metadata"
+    event = pair.events_of(answer, "match")
+    assert (event["cause"], event.get("detail")) == (cause, detail)
+
+
+def test_a_read_back_is_measured(uncached: Pair) -> None:
+    direction = {"direction": "decode_to_prefill"}
+    before = metric(uncached.prefill, "kvdiag_transfer_bytes_total", **direction)
+    messages, handle = conversation(uncached)
+    answer = uncached.ask_prefill(messages, handle)
+    assert outcome(answer) == ("remote_hit", None)
+    transfer = uncached.events_of(answer, "transfer")
+    assert transfer["tokens"] == handle_of(answer)["kvdiag"]["remote_tokens"] > 0
+    assert 0 < transfer["seconds"] < transfer["wait_s"]
+    assert metric(uncached.prefill, "kvdiag_transfer_bytes_total", **direction) - before >= transfer["bytes"] > 0
+    assert metric(uncached.prefill, "kvdiag_response_tokens_total") > 0
+
+
+def test_several_conversations_at_once_do_not_mix(uncached: Pair) -> None:
+    conversations = [conversation(uncached) for _ in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda c: uncached.ask_prefill(*c), conversations))
+    for (messages, _), answer in zip(conversations, answers, strict=True):
+        assert outcome(answer)[0] == "remote_hit"
+        assert uncached.text_from(answer, messages) == uncached.honest_text(messages)
+
+
+def test_a_handle_used_twice_is_refused_and_the_turn_computed(uncached: Pair) -> None:
+    messages, handle = conversation(uncached)
+    first, again = uncached.ask_prefill(messages, handle), uncached.ask_prefill(messages, handle)
+    assert (outcome(first), outcome(again)) == (("remote_hit", None), ("missing_metadata", "consumed"))
+    assert uncached.text_from(again, messages) == uncached.text_from(first, messages)
+
+
+def test_expiry_costs_no_turn_and_a_late_read_is_suspect(uncached: Pair, cached: Pair, stack: LocalStack) -> None:
+    """Under both policies the refused read is computed. A handle that lies about its age is read, and decode names both."""
+    late = [(pair, *conversation(pair)) for pair in (uncached, cached)]
+    lying_messages, lying = conversation(uncached)
+    time.sleep(TTL_S + 1)
+
+    for pair, messages, handle in late:
+        answer = pair.ask_prefill(edited(messages, len(messages) - 1), handle, cache_salt=None)
+        expected = "local_hit" if pair is cached else "expired_remote_read"
+        assert outcome(answer)[0] == expected
+
+    lying["kvdiag"] |= {"issued_at": time.time()}
+    lying["remote_blocks_expiry_time"] = None
+    answer = uncached.ask_prefill(lying_messages, lying)
+    assert outcome(answer)[0] == "remote_hit"
+    suspect = uncached.event(lambda event: event.get("cause") == "suspect_kv", stack.folder / "decode-events.jsonl")
+    assert suspect["request_id"] == lying["remote_request_id"]
+    assert suspect["remote_request_id"] == handle_of(answer)["remote_request_id"]
+    assert metric(uncached.decode, "kvdiag_expiries_total", kind="idle_ended") >= 2
+    assert metric(uncached.decode, "kvdiag_expiries_total", kind="read_after_release") >= 1
+    assert metric(uncached.decode, "kvdiag_retained_byte_seconds_total", release="expired") > 0
+
+
+MALFORMED: dict[str, dict[str, Any]] = {
+    "nothing but the flag": {"do_remote_prefill": True},
+    "blocks of text": {"remote_block_ids": "1,2,3"},
+    "blocks of negatives": {"remote_block_ids": [[-1, -2]]},
+    "blocks without groups": {"remote_block_ids": [1, 2]},
+    "too few blocks": {"remote_block_ids": [[1]]},
+    "blocks that do not exist": {"remote_block_ids": [[10**9] * 8]},
+    "no engine": {"remote_engine_id": None},
+    "port of text": {"remote_port": "http"},
+    "negative tokens": {"remote_num_tokens": -7},
+    "tokens of text": {"remote_num_tokens": "many"},
+    "more tokens than the model takes": {"remote_num_tokens": 10**9},
+    "foreign context": {"kvdiag": {"v": 99, "conversation": ["x"] * 100}},
+    "context of text": {"kvdiag": "turn 3"},
+    "lying digest": {"kvdiag": {"v": 1, "prefix": "128.128.9.9.AAAA"}},
+    "upstream's own mark": {"_remote_blocks_processed": True},
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_params_cost_a_prefill_and_nothing_else(cached: Pair, case: str) -> None:
+    messages = turn(f"{next(_unique)}: {HISTORY[0]}")
+    _, handle = cached.first_turn(messages)
+    bad = handle | MALFORMED[case]
+    assert cached.ask_prefill(messages, bad, cache_salt=f"salt-{next(_unique)}").status == 200
+    if case != "blocks that do not exist":  # under `fail` on decode that is an error, as upstream has it
+        prefilled = handle_of(cached.ask_prefill(messages))
+        good = {"do_remote_prefill": True} if case == "nothing but the flag" else prefilled | MALFORMED[case]
+        answer = cached.ask_decode(messages, good, cache_salt=f"salt-{next(_unique)}")
+        assert answer.status in ((200, 500) if case == "too few blocks" else (200,)), answer.body
+    assert (get(cached.prefill, "/health")[0], get(cached.decode, "/health")[0]) == (200, 200)
+
+
+def test_a_prefill_without_the_feature_and_with_a_broken_log_just_computes(
+    cached: Pair, second: tuple[LocalStack, int]
+) -> None:
+    off = Pair(second[1], cached.decode, cached.events)
+    messages, handle = conversation(cached)
+    answer = off.ask_prefill(messages, handle)
+    assert outcome(answer) == ("feature_off", "prefill")
+    assert off.text_from(answer, messages) == cached.honest_text(messages)
+    assert metric(off.prefill, "kvdiag_matches_total", cause="feature_off") == 1
+    assert metric(off.prefill, "kvdiag_dropped_events_total", sink="jsonl") > 0
+
+
+def test_the_effective_configuration_is_exposed(cached: Pair, second: tuple[LocalStack, int]) -> None:
+    info = {"ttl_seconds": str(TTL_S), "block_size": "128", "verify": "on", "recompute_threshold": "64"}
+    for port, role, policy in ((cached.prefill, "prefill", "recompute"), (cached.decode, "decode", "fail")):
+        labels = {"role": role, "bidirectional": "true", "failure_policy": policy}
+        assert metric(port, "kvdiag_connector_info", **info, **labels) == 1
+    assert metric(second[1], "kvdiag_connector_info", bidirectional="false") == 1
+    assert metric(cached.prefill, "kvdiag_connector_errors_total") == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_streamed_answer_returns_the_handle_once(uncached: Pair, path: str) -> None:
+    import http.client
+
+    def stream(params: dict[str, Any] | None) -> list[dict[str, Any]]:
+        asked = {"messages": turn(HISTORY[0])} if "chat" in path else {"prompt": HISTORY[0]}
+        body = {
+            "model": "tiny",
+            "max_tokens": 8,
+            "stream": True,
+            **asked,
+            **({"kv_transfer_params": params} if params else {}),
+        }
+        connection = http.client.HTTPConnection("127.0.0.1", uncached.decode, timeout=60)
+        try:
+            connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+            lines = connection.getresponse().read().decode().splitlines()
+        finally:
+            connection.close()
+        return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+    carrying = [chunk for chunk in stream({"kvdiag": {"v": 1}}) if chunk.get("kv_transfer_params")]
+    assert len(carrying) == 1
+    assert carrying[0]["choices"][0]["finish_reason"]
+    assert carrying[0]["kv_transfer_params"]["remote_block_ids"]
+    assert not any(chunk.get("kv_transfer_params") for chunk in stream(None))
+
+
+def test_a_decode_that_died_costs_no_turn(cached: Pair, second: tuple[LocalStack, int]) -> None:
+    """Last: it ends the second pair's decode. The read in flight fails and is computed; the next one is not tried."""
+    running, _ = second
+    held = [conversation(cached) for _ in range(2)]
+    running.decodes[0].kill()
+    salt = f"salt-{next(_unique)}"
+    causes = []
+    for messages, handle in held:
+        handle["kvdiag"].pop("prefix")  # or the salt, which hides prefill's cache, would count as another prefix
+        answer = cached.ask_prefill(messages, handle, cache_salt=salt)
+        causes.append(outcome(answer)[0])
+    assert causes[0] in ("transfer_failed", "peer_unreachable")
+    assert causes[1] == "peer_unreachable"
