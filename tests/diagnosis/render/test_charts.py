@@ -69,3 +69,10 @@ def test_every_cause_has_a_colour_of_its_own() -> None:
     colors = [charts.color(cause) for cause in CAUSES if cause != "unexplained"]
     assert len(set(colors)) == len(colors)
     assert charts.color("unexplained") not in colors
+
+
+@pytest.mark.parametrize(("dated", "undated", "drawn"), [(3, 0, 3), (0, 3, 3), (3, 1, 3), (1, 3, 3)])
+def test_times_with_and_without_a_year_share_no_axis(dated: int, undated: int, drawn: int) -> None:
+    stamps = ["2026-11-29T08:00:00Z"] * dated + ["11-29 08:00:00"] * undated
+    turns = [TurnReport(request_id="r", cause="remote_hit", confidence="certain", ts=stamp) for stamp in stamps]
+    assert len(_tips(charts.time_line(turns))) == drawn

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import math
+import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kvdiag.causes import CAUSES, OUTCOMES
+from kvdiag.diagnosis import clock
 from kvdiag.diagnosis.render import svg, wording
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TTL_S: Final = 480.0
 """vLLM's decoder_kv_blocks_ttl where nothing sets it."""
+_UNDATED: Final = re.compile(r"(\d\d-\d\d) (\d\d:\d\d:\d\d)")
 _MOST_MARKS: Final = 3000
 _COLUMNS_PER_DECADE: Final = 4
 _Point = TypeVar("_Point")
@@ -69,7 +71,7 @@ def ttft_by_turn(turns: Sequence[TurnReport]) -> svg.Frame | None:
 
 def time_line(turns: Sequence[TurnReport]) -> svg.Frame | None:
     """When each cause occurred, a lane a cause."""
-    points = [(at, turn) for turn in turns if (at := _epoch(turn.ts)) is not None]
+    points = _stamped(turns)
     if not points:
         return None
     lanes = causes_in([turn for _, turn in points])[::-1]
@@ -140,12 +142,19 @@ def _tip(turn: TurnReport) -> str:
     return f"{wording.cause_name(turn.cause, turn.detail)}, {where}, TTFT {wording.seconds(turn.ttft_s)}, {turn.request_id}"
 
 
-def _epoch(ts: str | None) -> float | None:
-    try:
-        at = datetime.datetime.fromisoformat(ts or "")
-    except ValueError:
-        return None
-    return (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).timestamp()
+def _stamped(turns: Sequence[TurnReport]) -> list[tuple[float, TurnReport]]:
+    """Return the turns whose time is known; with or without a year, whichever are more, since the two share no axis."""
+    points = [(at, turn) for turn in turns if (at := _stamp(turn.ts or "")) is not None]
+    dated = [(at, turn) for at, turn in points if clock.dated(at)]
+    return dated if 2 * len(dated) >= len(points) else [point for point in points if not clock.dated(point[0])]
+
+
+def _stamp(text: str) -> float | None:
+    at = clock.iso_stamp(text)
+    if at is not None:
+        return at
+    undated = _UNDATED.fullmatch(text)
+    return clock.header_stamp(undated[1], undated[2]) if undated else None
 
 
 def _whole(value: float) -> str:

@@ -82,7 +82,10 @@ def time(values: Sequence[float]) -> Scale:
 
 
 def _utc(seconds: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (ValueError, OverflowError):  # a margin beyond the last year there is
+        return datetime.datetime.max
 
 
 class Frame:
