@@ -33,7 +33,7 @@ class KvdiagNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM ship
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         upstream.require_surface()
-        settings = Settings.of(vllm_config.kv_transfer_config)
+        settings = Settings.of(vllm_config)
         super().__init__(vllm_config, role, kv_cache_config)
         self._outbox = Outbox()
         self._scheduler_side: SchedulerSide | None = None

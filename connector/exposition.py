@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY
@@ -13,12 +14,15 @@ from kvdiag.connector import upstream
 from kvdiag.connector.outbox import Outbox
 from kvdiag.connector.recorder import EngineRecorder
 from kvdiag.connector.settings import Settings
+from kvdiag.connector.tracing import EventSpans
+from kvdiag.errors import KvdiagError
 from kvdiag.exporters.jsonl import JsonlSink
 from kvdiag.exporters.prometheus import Metrics
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+_log = logging.getLogger("vllm.kvdiag.connector")
 _families: dict[tuple[str, ...], Metrics] = {}
 """By label names: vLLM may build its loggers twice in a process, a registry takes a family once."""
 _sinks: dict[Path, JsonlSink] = {}
@@ -35,12 +39,12 @@ class InstrumentedPromMetrics(NixlPromMetrics):  # type: ignore[misc]  # vLLM sh
         per_engine_labelvalues: dict[int, list[object]],
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        settings = Settings.of(vllm_config.kv_transfer_config)
+        settings = Settings.of(vllm_config)
         self._errors = Outbox()
         self._recorders: dict[int, EngineRecorder] = {}
         for engine, values in per_engine_labelvalues.items():
             metrics = _metrics(labelnames, values)
-            recorder = EngineRecorder(metrics, settings, _sink(settings.event_log, metrics))
+            recorder = EngineRecorder(metrics, settings, _sink(settings.event_log, metrics), _spans(settings, metrics))
             recorder.introduce(str(vllm_config.cache_config.block_size), vllm_version, upstream.nixl_version())
             self._recorders[engine] = recorder
 
@@ -73,3 +77,17 @@ def _sink(path: Path | None, metrics: Metrics) -> JsonlSink | None:
         _sinks[path] = JsonlSink(path, on_drop=dropped.inc)
         atexit.register(_sinks[path].close)
     return _sinks[path]
+
+
+def _spans(settings: Settings, metrics: Metrics) -> EventSpans | None:
+    """Return what traces; vLLM serves without it where the packages or the endpoint are not usable."""
+    if settings.traces_endpoint is None:
+        return None
+    dropped = metrics.counter("kvdiag_dropped_events_total", "otlp")
+    try:
+        spans = EventSpans.to(settings.traces_endpoint, settings.role or "both", on_drop=dropped.inc)
+    except KvdiagError as error:
+        _log.warning("kvdiag: no spans: %s", error)
+        return None
+    atexit.register(spans.close)
+    return spans

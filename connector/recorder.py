@@ -28,7 +28,7 @@ class EngineRecorder:
         metrics: Metrics,
         settings: Settings,
         sink: JsonlSink | None,
-        trace: Callable[[KvEvent, str], None] | None = None,
+        trace: Callable[[KvEvent, str, float], None] | None = None,
     ) -> None:
         self._metrics = metrics
         self._settings = settings
@@ -63,7 +63,8 @@ class EngineRecorder:
 
     def _event(self, fields: dict[str, Any]) -> None:
         traceparent = fields.pop("traceparent", None)
-        moment = datetime.datetime.fromtimestamp(fields.pop("t"), datetime.UTC)
+        t = fields.pop("t")
+        moment = datetime.datetime.fromtimestamp(t, datetime.UTC)
         fields["ts"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         event = msgspec.convert(fields, KvEvent)
         count = self._COUNTERS.get(event.kind)
@@ -72,7 +73,7 @@ class EngineRecorder:
         if self._sink is not None:
             self._sink.write(event)
         if self._trace is not None and traceparent is not None:
-            self._trace(event, traceparent)
+            self._trace(event, traceparent, t)
 
     def _count_match(self, event: KvEvent) -> None:
         if event.role != "prefill":

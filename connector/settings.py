@@ -31,11 +31,14 @@ class Settings:
     verify: bool
     """Compare the prompt with the tokens that decode holds before anything is read."""
     event_log: Path | None
-    tracing: bool
+    traces_endpoint: str | None
+    """Where vLLM itself sends traces to; None turns spans off."""
 
     @classmethod
-    def of(cls, kv_transfer_config: Any) -> Settings:  # noqa: ANN401 - vLLM's class, not installed everywhere
-        """Read vLLM's KVTransferConfig. Raises InputError for a value of kvdiag's own that cannot be used."""
+    def of(cls, vllm_config: Any) -> Settings:  # noqa: ANN401 - vLLM's class, not installed everywhere
+        """Read vLLM's configuration. Raises InputError for a value of kvdiag's own that cannot be used."""
+        kv_transfer_config = vllm_config.kv_transfer_config
+        endpoint = vllm_config.observability_config.otlp_traces_endpoint
         extra: Mapping[str, Any] = kv_transfer_config.kv_connector_extra_config or {}
         return cls(
             role=_ROLES.get(kv_transfer_config.kv_role),
@@ -46,7 +49,7 @@ class Settings:
             failure_policy=str(getattr(kv_transfer_config, "kv_load_failure_policy", "fail")),
             verify=_switch(extra, "kvdiag_verify"),
             event_log=_path(extra),
-            tracing=_switch(extra, "kvdiag_traces"),
+            traces_endpoint=endpoint if _switch(extra, "kvdiag_traces") else None,
         )
 
 

@@ -50,7 +50,7 @@ def settings(*, verify: bool) -> Settings:
         failure_policy="fail",
         verify=verify,
         event_log=None,
-        tracing=False,
+        traces_endpoint=None,
     )
 
 
@@ -89,33 +89,37 @@ HOOKS = ("admit", "offer", "admitted", "received", "finished", "released")
 def hooks_us(tokens: int, number: int = 300) -> dict[str, float]:
     """Return microseconds of each hook of the scheduler's side in one prefill request's life, nothing compared."""
     prompt = list(range(tokens))
-    best: dict[str, float] = dict.fromkeys(HOOKS, float("inf"))
-    for repeat in range(ROUNDS):
-        outbox = Outbox()
-        scheduler = side(outbox, verify=False)
-        names = [f"r{repeat}-{index}" for index in range(number)]
-        asked = [request(name, handle(name, None, tokens), prompt) for name in names]
-        steps: dict[str, Callable[[int], object]] = {
-            "admit": lambda i: scheduler.admit(asked[i]),
-            "offer": lambda i: scheduler.offer(asked[i], lambda: NOTHING),
-            "admitted": lambda i: scheduler.admitted(asked[i], tokens),
-            "received": lambda i: (
-                scheduler.absorb([["moved", names[i], 1 << 20, 0.01, 0.001, 8]]),
-                scheduler.received([names[i]]),
-            ),
-            "finished": lambda i: scheduler.finished(asked[i], [[1, 2]], {}, list, lambda: NOTHING),
-            "released": lambda i: (
-                scheduler.absorb([["released", names[i], "read"]]),
-                scheduler.released([names[i]]),
-            ),
-        }
-        for name, step in steps.items():
-            start = time.thread_time()
-            for index in range(number):
-                step(index)
-            best[name] = min(best[name], (time.thread_time() - start) / number * 1e6)
-            outbox.drain()
-    return best
+    rounds = [_round(f"{repeat}", prompt, number) for repeat in range(ROUNDS)]
+    return {hook: min(costs[hook] for costs in rounds) for hook in HOOKS}
+
+
+def _round(label: str, prompt: list[int], number: int) -> dict[str, float]:
+    outbox = Outbox()
+    scheduler = side(outbox, verify=False)
+    names = [f"r{label}-{index}" for index in range(number)]
+    asked = [request(name, handle(name, None, len(prompt)), prompt) for name in names]
+    steps: dict[str, Callable[[int], object]] = {
+        "admit": lambda i: scheduler.admit(asked[i]),
+        "offer": lambda i: scheduler.offer(asked[i], lambda: NOTHING),
+        "admitted": lambda i: scheduler.admitted(asked[i], len(prompt)),
+        "received": lambda i: (
+            scheduler.absorb([["moved", names[i], 1 << 20, 0.01, 0.001, 8]]),
+            scheduler.received([names[i]]),
+        ),
+        "finished": lambda i: scheduler.finished(asked[i], [[1, 2]], {}, list, lambda: NOTHING),
+        "released": lambda i: (
+            scheduler.absorb([["released", names[i], "read"]]),
+            scheduler.released([names[i]]),
+        ),
+    }
+    costs = {}
+    for hook, step in steps.items():
+        start = time.thread_time()
+        for index in range(number):
+            step(index)
+        costs[hook] = (time.thread_time() - start) / number * 1e6
+        outbox.drain()
+    return costs
 
 
 def worker_step(outbox: Outbox) -> Callable[[int], object]:

@@ -40,7 +40,7 @@ def settings(**changes: Any) -> Settings:  # noqa: ANN401 - any field
         "failure_policy": "fail",
         "verify": True,
         "event_log": None,
-        "tracing": False,
+        "traces_endpoint": None,
     }
     return Settings(**values | changes)
 

@@ -302,7 +302,7 @@ def test_any_params_at_all_leave_upstream_something_it_can_work_with(
     prompt: list[int],
     whole: bool,  # noqa: FBT001
 ) -> None:
-    engine = bench(tracing=True)
+    engine = bench(traces_endpoint="http://collector")
     params = handle_params(kvdiag=context, **changes) if whole else changes
     request, external = engine.admit(params, prompt)
     kept = request.kv_transfer_params or {}
