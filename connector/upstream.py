@@ -1,11 +1,12 @@
 """Every place where kvdiag touches what vLLM does not promise to keep.
 
-`SURFACE` lists the names and parameters relied on, and `missing_from` checks them: once at start, in the unit tests
-against the installed version, and in `scripts` against versions that cannot run here. vLLM 0.29 to 0.33.
+`kvdiag.connector.surface` lists what is relied on; an engine whose vLLM lacks any of it does not start. vLLM 0.29 to
+0.33.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import time
 from importlib import metadata
@@ -13,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from packaging.version import Version
 from vllm import __version__ as vllm_version
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_scheduler import NixlBaseConnectorScheduler
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from kvdiag.connector import surface
 from kvdiag.connector.digest import Salt
 from kvdiag.connector.plan import Layout
 from kvdiag.connector.worker import encode_note, failure_of
@@ -32,52 +31,23 @@ if TYPE_CHECKING:
 ITEMS: Final = "kvdiag"
 """Key of our items in the stats' data."""
 
-SURFACE: Final[tuple[tuple[type, str, tuple[str, ...]], ...]] = (
-    (NixlPullConnector, "on_new_request", ("request",)),
-    (NixlPullConnector, "get_num_new_matched_tokens", ("request", "num_computed_tokens")),
-    (NixlPullConnector, "update_state_after_alloc", ("request", "blocks", "num_external_tokens")),
-    (NixlPullConnector, "build_connector_meta", ("scheduler_output",)),
-    (NixlPullConnector, "update_connector_output", ("connector_output",)),
-    (NixlPullConnector, "request_finished_all_groups", ("request", "block_ids")),
-    (NixlPullConnector, "get_finished", ("finished_req_ids",)),
-    (NixlPullConnector, "get_kv_connector_stats", ()),
-    (NixlPullConnector, "build_kv_connector_stats", ("data",)),
-    (NixlPullConnector, "build_prom_metrics", ("vllm_config", "metric_types", "labelnames", "per_engine_labelvalues")),
-    (NixlPullConnectorWorker, "_read_blocks_for_req", ("req_id", "meta")),
-    (NixlPullConnectorWorker, "_is_turn2_read_expired", ("meta",)),
-    (NixlPullConnectorWorker, "_get_new_notifs", ()),
-    (NixlPullConnectorWorker, "_handle_failed_transfer", ("req_id", "handle")),
-    (NixlPullConnectorWorker, "_nixl_handshake", ("host", "port", "remote_tp_size", "expected_engine_id")),
-    (NixlBaseConnectorScheduler, "request_finished", ("request", "block_ids")),
-)
-"""Class, method, leading parameters."""
 
-WORKER_STATE: Final = (
-    "nixl_wrapper",
-    "tp_rank",
-    "_recving_metadata",
-    "_recving_transfers",
-    "_remote_agents",
-    "_reqs_to_process",
-    "_reqs_to_send",
-)
-"""Attributes of the worker that are read."""
-
-
-def missing_from() -> list[str]:
+def missing_from_vllm() -> list[str]:
     """Return what the installed vLLM lacks of the surface; empty where it fits."""
-    missing = []
-    for owner, name, parameters in SURFACE:
-        function = getattr(owner, name, None)
-        found = () if function is None else tuple(p for p in inspect.signature(function).parameters if p != "self")
-        if function is None or found[: len(parameters)] != parameters:
-            missing.append(f"{owner.__name__}.{name}({', '.join(parameters)})")
-    return missing
+    return surface.missing(surface.CONNECTOR, _parameters_of)
+
+
+def _parameters_of(method: surface.Method) -> tuple[str, ...] | None:
+    owner = getattr(importlib.import_module(method.module), method.owner, None)
+    function = getattr(owner, method.name, None)
+    if function is None:
+        return None
+    return tuple(name for name in inspect.signature(function).parameters if name != "self")
 
 
 def require_surface() -> None:
     """Raise RuntimeError, naming what is missing, where this vLLM cannot be instrumented."""
-    missing = missing_from()
+    missing = missing_from_vllm()
     if missing:
         raise RuntimeError(
             f"KvdiagNixlConnector supports vLLM 0.29 to 0.33; this is {vllm_version}, which lacks {'; '.join(missing)}. "
@@ -122,7 +92,7 @@ def layout_of(vllm_config: Any, kv_cache_config: Any) -> Layout:
     )
 
 
-def can_read_back(connector: NixlPullConnector) -> bool:
+def can_read_back(connector: Any) -> bool:
     """Return whether upstream's scheduler queues the reads that it claims: it does not with a host staging buffer."""
     scheduler = connector.connector_scheduler
     return bool(scheduler.is_bidirectional_kv_xfer_enabled and not scheduler.use_host_buffer)
@@ -169,7 +139,7 @@ class InstrumentedStats(NixlKVConnectorStats):  # type: ignore[misc]  # vLLM shi
 
 def attach(worker: Any, side: WorkerSide, outbox: Outbox, notes: Callable[[], dict[str, str]]) -> None:
     """Let `side` see what the worker does. `notes` gives, by request, how the reads of this step use their handles."""
-    lacking = [name for name in WORKER_STATE if not hasattr(worker, name)]
+    lacking = [name for name in surface.WORKER_STATE if not hasattr(worker, name)]
     if lacking:
         raise RuntimeError(f"KvdiagNixlConnector: vLLM {vllm_version}'s worker has no {', '.join(lacking)}")
     _attach_reads(worker, side, outbox, notes)

