@@ -86,7 +86,12 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether it may be picked now."""
-        return self.healthy and self._clock() >= self._open_until
+        return self.healthy and self.closed
+
+    @property
+    def closed(self) -> bool:
+        """Whether the breaker lets requests through."""
+        return self._clock() >= self._open_until
 
     def picked(self) -> None:
         """Count a request in; of an engine whose breaker was open only one request at a time finds out more."""
@@ -138,11 +143,15 @@ class Pool:
     def pick(self, *, prefer: str | None = None, avoid: Collection[str] = ()) -> Engine:
         """Return the preferred engine if it is ready, else the least loaded (or the next) of those that are.
 
+        Where none is ready, one whose breaker is closed is tried all the same: a busy engine answers its health check
+        late, and to refuse every request is worse.
+
         Raises:
-            NoEngineError: none is.
+            NoEngineError: every breaker is open.
 
         """
-        ready = [engine for engine in self.engines if engine.ready and engine.name not in avoid]
+        allowed = [engine for engine in self.engines if engine.closed and engine.name not in avoid]
+        ready = [engine for engine in allowed if engine.healthy] or allowed
         if not ready:
             raise NoEngineError
         if prefer is not None:
