@@ -79,7 +79,7 @@ def test_a_conversation_without_an_id_is_named_so(stack: LocalStack) -> None:
 
 
 def test_a_prompt_below_the_threshold_is_computed(stack: LocalStack) -> None:
-    agent = Agent(router_port(stack), "short", parameters={"max_tokens": 4})
+    agent = Agent(router_port(stack), "short", parameters={"max_tokens": 1})
     agent.say("hello")
     agent.say("go on")
     assert turns(stack, 1)[0]["cause"] == "below_threshold"

@@ -63,7 +63,7 @@ def drive(stack: LocalStack) -> None:
     for turn in range(4):
         steady.say(f"step {turn}: {_STEP * (8 if turn else 24)}")
     _say("two turns that are too short to be worth a read")
-    short = Agent(port, "short", parameters={"max_tokens": 4})
+    short = Agent(port, "short", parameters={"max_tokens": 1})
     short.say("hello")
     short.say("go on")
     _say("two turns of an agent that sends no conversation id")
