@@ -39,6 +39,7 @@ def iso_stamp(text: str) -> float | None:
     return whole + (float(f"0.{fraction}") if fraction else 0.0) - _offset(zone)
 
 
+@lru_cache(maxsize=4096)
 def header_stamp(month_day: str, time: str) -> float | None:
     """Return the undated time of a vLLM header (`10-14`, `09:00:02`)."""
     return _clock(int(month_day[:2]), int(month_day[3:5]), time)

@@ -26,6 +26,12 @@ _HEADER: Final = re.compile(
     r"\[(?P<source>[^\]]{1,200})\] ?(?P<message>.*)",
     re.DOTALL,
 )
+# The same without anything in front, for the lines that make up nearly all of a log.
+_PLAIN_HEADER: Final = re.compile(
+    r"(?:\((\w{1,60}) pid=(\d{1,9})\) )?(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d-\d\d) (\d\d:\d\d:\d\d) "
+    r"\[[^\]]{1,200}\] ?(.*)",
+    re.DOTALL,
+)
 _PROCESS: Final = re.compile(_PROCESSES)
 _PROXY: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?) \[(\w+)\] ([\w.]+): (.*)", re.DOTALL)
 _PYTHON: Final = re.compile(
@@ -81,6 +87,10 @@ class _Wrapping(NamedTuple):
 def parse_line(raw: str) -> Line:
     """Return `raw` taken apart; a line that nothing matches comes back as `bare`, whole."""
     text = strip_ansi(raw).rstrip("\r\n")
+    if match := _PLAIN_HEADER.match(text):
+        process, pid, level, day, time, message = match.groups()
+        stamp = clock.header_stamp(day, time)
+        return Line("vllm", message, "", process or "", int(pid) if pid else None, level, stamp)
     wrapping, record = _unwrap(text)
     line = _structured(record) if record is not None else _layout(wrapping.text)
     return line._replace(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_CRI_START: Final = re.compile(rb"\d{4}-\d\d-\d\dT\S+ std(?:out|err) [FP] ")
 _CRI_PARTIAL: Final = re.compile(rb"^\S+ std(?:out|err) P ", re.MULTILINE)
 _CRI: Final = re.compile(rb"^(\S+) (stdout|stderr) ([PF])(?: (.*))?$", re.DOTALL)
 _DOCKER_PARTIAL: Final = re.compile(rb'^\{"log": ?"(?:[^"\\\n]|\\[^n\n]|\\n(?!"))*", ?"stream"', re.MULTILINE)
@@ -20,7 +21,7 @@ def rejoin(block: bytes) -> tuple[bytes, list[int] | None]:
 
     A joined line carries the number of its first part.
     """
-    if b" P " in block and _CRI_PARTIAL.search(block):
+    if _CRI_START.match(block) and _CRI_PARTIAL.search(block):
         return _join(block, _cri_part)
     if block.startswith(b'{"log"') and _DOCKER_PARTIAL.search(block):
         return _join(block, _docker_part)

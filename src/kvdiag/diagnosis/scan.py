@@ -43,17 +43,19 @@ def scan(block: bytes) -> Scanned:
     """Return the facts of `block`, whole lines of one file."""
     if _is_binary(block):
         return Scanned(block.count(b"\n"), [], 0, {}, binary=True)
-    block = block.replace(b"\x00", b"")
-    lines = block.count(b"\n") + (not block.endswith(b"\n") and bool(block))
-    block, numbers = rejoin(block)
+    if b"\x00" in block:
+        block = block.replace(b"\x00", b"")
+    whole, numbers = rejoin(block)
     facts: list[Fact] = []
     origins: Counter[str] = Counter()
     number, counted = 1, 0
-    for start, stop, candidates in _hit_lines(block):
-        number += block.count(b"\n", counted, start)
+    for start, stop, candidates in _hit_lines(whole):
+        number += whole.count(b"\n", counted, start)
         counted = start
-        line = numbers[number - 1] if numbers else number
-        facts += _read(_decode(block[start:stop]), line, candidates, origins)
+        line = number if numbers is None else numbers[number - 1]
+        facts += _read(_decode(whole[start:stop]), line, candidates, origins)
+    lines = number - 1 + block.count(b"\n", counted) if numbers is None else block.count(b"\n")
+    lines += bool(block) and not block.endswith(b"\n")
     return Scanned(lines, facts, _accepted(block), dict(origins))
 
 
@@ -84,20 +86,20 @@ def _hit_lines(block: bytes) -> list[tuple[int, int, list[int]]]:
 def _read(text: str, number: int, candidates: list[int], origins: Counter[str]) -> list[Fact]:
     line = parse_line(text)
     origins[line.origin] += 1
-    evidence = ""
-    facts = []
-    for candidate in sorted(candidates):
+    facts: list[Fact] = []
+    for candidate in sorted(candidates) if len(candidates) > 1 else candidates:
         pattern = PATTERNS[candidate]
         if line.origin not in pattern.origins:
             continue
         match = pattern.shape.match(line.message)
         if match is None:
             continue
-        evidence = evidence or _evidence(line, text)
-        data = {**match.groupdict(), **pattern.fixed} if line.record is None else line.record
-        fact = Fact(pattern.kind, number, line.label, line.origin, line.pid, line.stamp, data, evidence)
-        facts += [fact] * (1 + min(line.repeated, 1000))
-    return facts
+        evidence = facts[0].text if facts else _evidence(line, text)
+        data = match.groupdict() if line.record is None else line.record
+        if pattern.fixed:
+            data.update(pattern.fixed)
+        facts.append(Fact(pattern.kind, number, line.label, line.origin, line.pid, line.stamp, data, evidence))
+    return facts * (1 + min(line.repeated, 1000)) if line.repeated else facts
 
 
 def _evidence(line: Line, text: str) -> str:

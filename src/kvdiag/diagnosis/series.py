@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvdiag.diagnosis.report import Evidence
 
 _MAX_SAMPLES: Final = 2048
 _DEFERRED: Final = re.compile(r"Deferred: (\d+) reqs")
 _USAGE: Final = re.compile(r"KV cache usage: ([\d.]+)%")
-_PREFIX: Final = re.compile(r"(?<!External )(?<!MM )[Pp]refix cache hit rate: (?:GPU: )?([\d.]+)%")
 _EXTERNAL: Final = re.compile(r"External prefix cache hit rate: ([\d.]+)%")
 _PREEMPTED: Final = re.compile(r"Preemptions: (\d+)")
 
@@ -37,8 +38,7 @@ class Series(Generic[_Sample]):
             self.stride *= 2
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSample:
+class LoadSample(NamedTuple):
     """One `Engine 000: Avg prompt throughput ..` line. Rates are tokens a second, shares are per cent."""
 
     evidence: Evidence
@@ -76,8 +76,7 @@ def _number(pattern: re.Pattern[str], text: str) -> float | None:
     return float(match[1]) if match else None
 
 
-@dataclass(frozen=True, slots=True)
-class TransferSample:
+class TransferSample(NamedTuple):
     """One `KV Transfer metrics` line of the NIXL connector. Times are milliseconds, sizes megabytes."""
 
     evidence: Evidence
@@ -92,23 +91,32 @@ class TransferSample:
     late_notifications: int
 
 
-_PAIR: Final = re.compile(r"([A-Z][\w .()/%-]*?)=(-?[\d.]+(?:e[+-]?\d+)?)(?:,|\s|$)")
+_NAMES: Final = (
+    "Num successful transfers",
+    "Avg xfer time (ms)",
+    "P90 xfer time (ms)",
+    "Avg post time (ms)",
+    "Avg MB per transfer",
+    "Num failed transfers",
+    "Num KV expired reqs",
+    "Num notifs after expiry",
+)
 
 
 def transfer_sample(pairs: str, stamp: float | None, evidence: Evidence) -> TransferSample | None:
     """Return the sample in `k=v, ..`, None where another connector (Mooncake, LMCache, MoRIIO) wrote it."""
-    found = {match[1].strip(): float(match[2]) for match in _PAIR.finditer(pairs)}
-    if "Num successful transfers" not in found:
+    found = dict(_pairs(pairs))
+    if _NAMES[0] not in found:
         return None
-    return TransferSample(
-        evidence,
-        stamp,
-        int(found["Num successful transfers"]),
-        found.get("Avg xfer time (ms)", 0.0),
-        found.get("P90 xfer time (ms)", 0.0),
-        found.get("Avg post time (ms)", 0.0),
-        found.get("Avg MB per transfer", 0.0),
-        int(found.get("Num failed transfers", 0)),
-        int(found.get("Num KV expired reqs", 0)),
-        int(found.get("Num notifs after expiry", 0)),
-    )
+    values = [found.get(name, 0.0) for name in _NAMES]
+    succeeded, mean, p90, post, size, failed, expired, late = values
+    return TransferSample(evidence, stamp, int(succeeded), mean, p90, post, size, int(failed), int(expired), int(late))
+
+
+def _pairs(text: str) -> Iterator[tuple[str, float]]:
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        try:
+            yield name.strip(), float(value)
+        except ValueError:
+            continue

@@ -19,5 +19,7 @@ def strip_ansi(text: str) -> str:
 
 def neutralise(text: str, limit: int = EVIDENCE_CHARS) -> str:
     """Return `text` fit to be shown anywhere: no escapes, no control characters, at most `limit` characters."""
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text.strip()
     clean = _CONTROL.sub("", strip_ansi(text[: limit * 8])).strip()
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
