@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -11,6 +10,8 @@ import msgspec
 from kvdiag.router.replies import Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvdiag.router.bodies import Body
 
 _OUTSIDE: Final = ("system", "tools", "chat_template_kwargs", "documents")
@@ -29,23 +30,21 @@ _encoder: Final = msgspec.json.Encoder(order="deterministic")
 class Chain:
     """A digest over items in order; asking for more items continues where the last digest ended."""
 
-    def __init__(self, items: list[bytes], *prelude: bytes) -> None:
+    __slots__ = ("_done", "_items", "_state")
+
+    def __init__(self, items: Sequence[bytes | msgspec.Raw], prelude: list[bytes]) -> None:
         self._items = items
         self._done = 0
         self._state = hashlib.sha256()
         for part in prelude:
-            self._add(part)
-
-    def _add(self, part: bytes) -> None:
-        self._state.update(b"%d:" % len(part))
-        self._state.update(part)
+            _add(self._state, part)
 
     def digest(self, count: int) -> bytes | None:
         """Return the digest of the first items; None where there are fewer, or more were asked for before."""
         if not self._done <= count <= len(self._items):
             return None
         for item in self._items[self._done : count]:
-            self._add(item)
+            _add(self._state, item)
         self._done = count
         return self._state.digest()[:16]
 
@@ -53,47 +52,71 @@ class Chain:
         """Return the digest of all items and one more."""
         self.digest(len(self._items))
         state = self._state.copy()
-        state.update(b"%d:" % len(item))
-        state.update(item)
+        _add(state, item)
         return state.digest()[:16]
+
+
+def _add(state: hashlib._Hash, part: bytes | msgspec.Raw) -> None:
+    view = memoryview(part)
+    state.update(b"%d:" % view.nbytes)
+    state.update(view)
 
 
 class History:
     """The messages of one request. Nothing is computed before it is asked for."""
 
+    __slots__ = ("_answered", "_as_meant", "_as_sent", "_body", "_items")
+
     def __init__(self, body: Body) -> None:
         self._body = body
+        self._items: list[msgspec.Raw] | None = None
+        self._answered: list[int] | None = None
+        self._as_sent: Chain | None = None
+        self._as_meant: Chain | None = None
 
-    @cached_property
-    def items(self) -> list[bytes]:
+    @property
+    def items(self) -> list[msgspec.Raw]:
         """The messages as the client wrote them."""
-        return [bytes(item) for item in self._body.history()]
+        if self._items is None:
+            self._items = self._body.history()
+        return self._items
 
     @property
     def known(self) -> bool:
         """Whether the API sends a history at all."""
         return self._body.api.history != "prompt" and bool(self.items)
 
-    @cached_property
+    @property
+    def _answers(self) -> list[int]:
+        """The places of the model's answers."""
+        if self._answered is None:
+            items = self.items if self.known else []
+            self._answered = [place for place, item in enumerate(items) if _is_answer(bytes(item))]
+        return self._answered
+
+    @property
     def answered(self) -> int:
         """Answers of the model among the messages."""
-        return sum(map(_is_answer, self.items)) if self.known else 0
+        return len(self._answers)
 
-    @cached_property
+    @property
     def through_last_answer(self) -> int:
         """Messages up to and with the last answer; 0 where there is none."""
-        last = (index for index in range(len(self.items) - 1, -1, -1) if _is_answer(self.items[index]))
-        return next(last, -1) + 1
+        return self._answers[-1] + 1 if self._answers else 0
 
-    @cached_property
+    @property
     def as_sent(self) -> Chain:
         """Digests of exactly what was sent."""
-        return Chain(self.items, *self._outside())
+        if self._as_sent is None:
+            self._as_sent = Chain(self.items, self._outside())
+        return self._as_sent
 
-    @cached_property
+    @property
     def as_meant(self) -> Chain:
         """Digests that survive a client's rendering of our answers, and cache hints that move between turns."""
-        return Chain([_meaning(item) for item in self.items], *self._outside())
+        if self._as_meant is None:
+            self._as_meant = Chain([_meaning(bytes(item)) for item in self.items], self._outside())
+        return self._as_meant
 
     def _outside(self) -> list[bytes]:
         fields = self._body.fields

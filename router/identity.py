@@ -71,12 +71,13 @@ class Identifier:
     def identify(self, headers: Mapping[bytes, bytes], body: Body) -> Identity:
         """Return who asks."""
         tenant = next((headers[name] for name in CREDENTIALS if name in headers), b"")
-        scope = self.digest(tenant, (body.model or "").encode())
+        model = (body.model or "").encode()
         history = History(body)
         name = _named(headers, body)
         if name is not None:
-            key = self.digest(scope, b"name", name)
-            return Identity(key, "name", key.hex()[:16], history, self, scope)
+            key = self.digest(tenant, model, b"name", name)
+            return Identity(key, "name", key[:8].hex(), history, self, b"")
+        scope = self.digest(tenant, model)
         link: Link = None
         linking: bytes | None = None
         if body.api.history == "input":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder: Final = msgspec.json.Encoder()
 _TRUE: Final = msgspec.Raw(b"true")
 _FALSE: Final = msgspec.Raw(b"false")
+_BLOCK: Final = re.compile(rb"\d")
 FIRST: Final = b'{"do_remote_decode":true,"do_remote_prefill":false'
 """Prefill's params without a handle, unclosed."""
 
@@ -35,6 +37,8 @@ class _HandleFields(msgspec.Struct):
     remote_port: int
     remote_block_ids: msgspec.Raw
     remote_num_tokens: int = 0
+    do_remote_decode: bool = False
+    do_remote_prefill: bool = True
 
 
 _handle: Final = msgspec.json.Decoder(_HandleFields)
@@ -164,16 +168,13 @@ class Ledger:
             return
         try:
             known = _handle.decode(handle)
-            fields = _fields.decode(handle)
+            usable, context = _usable(handle, known)
         except (msgspec.DecodeError, RecursionError):
             return
-        if not known.remote_num_tokens or not any(digit in bytes(known.remote_block_ids) for digit in b"0123456789"):
+        if not known.remote_num_tokens or _BLOCK.search(known.remote_block_ids) is None:
             return
-        context = fields.pop(KEY, None)
-        fields["do_remote_decode"], fields["do_remote_prefill"] = _TRUE, _FALSE
         entry.state = "issued"
-        entry.handle = _encoder.encode(fields)
-        entry.context = None if context is None else bytes(context)
+        entry.handle, entry.context = usable, context
         entry.engine_id, entry.tokens = known.remote_engine_id, known.remote_num_tokens
         if entry.decode is not None:
             self._engines[entry.decode] = _process(known.remote_engine_id)
@@ -215,6 +216,16 @@ def _continues(entry: Entry, identity: Identity) -> bool:
     if entry.history is None or entry.context is not None:
         return True
     return identity.history.as_sent.digest(entry.history_items) == entry.history
+
+
+def _usable(handle: bytes, known: _HandleFields) -> tuple[bytes, bytes | None]:
+    """Return the params for prefill and what was under `kvdiag`: unchanged bytes wherever that is enough."""
+    if known.do_remote_decode and not known.do_remote_prefill and f'"{KEY}"'.encode() not in handle:
+        return handle, None
+    fields = _fields.decode(handle)
+    context = fields.pop(KEY, None)
+    fields["do_remote_decode"], fields["do_remote_prefill"] = _TRUE, _FALSE
+    return _encoder.encode(fields), None if context is None else bytes(context)
 
 
 def _told_ttl(context: bytes | None) -> float | None:

@@ -66,6 +66,7 @@ class Relay:
             self._keep(self._filter.handle)
             if self._kept is not None:
                 await self._kept
+                self._release(self._kept)
         except EngineError:
             if self.first_at is not None:
                 connection.finish(error_event(502, "the engine ended the stream early"))
@@ -100,6 +101,7 @@ class Relay:
             self._kept.add_done_callback(self._release)
 
     def _release(self, kept: asyncio.Future[None]) -> None:
+        """Send what waited: whichever comes first, the write's callback or the end of the stream."""
         held, self._held = self._held or [], None
         if not kept.cancelled():
             self._emit(b"".join(held))

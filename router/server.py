@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvdiag.router")
 SWEEP_S: Final = 1.0
 DRAIN_POLL_S: Final = 0.02
+FLUSH_S: Final = 0.05
+"""How long a turn may wait for the turn log."""
 SWITCH_S: Final = 0.0005
 """How long the metrics thread may keep the interpreter from the event loop."""
 
@@ -62,6 +64,8 @@ class Router:
         self._peers: set[Connection] = set()
         self._in_flight = 0
         self._draining = False
+        self._loop = asyncio.get_running_loop()
+        self._records: list[TurnRecord] = []
         self._turn_log = self._open_turn_log()
         self._tracer = tracer_from(
             settings.otlp_endpoint, "kvdiag-router", on_drop=lambda: self.metrics.dropped("otlp")
@@ -119,9 +123,17 @@ class Router:
 
     def _report(self, record: TurnRecord) -> None:
         if self._turn_log is not None:
-            self._turn_log.write(record)
+            self._records.append(record)
+            if len(self._records) == 1:  # in batches: each wake-up of the writer's thread costs the event loop
+                self._loop.call_later(FLUSH_S, self._flush)
         if self.on_turn is not None:
             self.on_turn(record)
+
+    def _flush(self) -> None:
+        records, self._records = self._records, []
+        for record in records:
+            if self._turn_log is not None:
+                self._turn_log.write(record)
 
     async def handle(self, request: Request, connection: Connection) -> None:
         """Serve one request."""
@@ -242,6 +254,7 @@ class Router:
         for engine in (*self.services.prefills.engines, *self.services.decodes.engines):
             engine.upstream.close()
         await self._store.close()
+        self._flush()
         if self._turn_log is not None:
             self._turn_log.close()
         if self._tracer is not None:

@@ -42,27 +42,33 @@ class EventFilter:
             data, self._tail = data[:cut], data[cut:]
             if len(self._tail) > EVENT_LIMIT:
                 raise ValueError(f"an event of more than {EVENT_LIMIT} bytes")
-        if MARKERS[0] in data or MARKERS[1] in data:
-            return self._cleaned(data)
-        return data
+        return self._cleaned(data)
 
     def close(self) -> bytes:
         """Return what is left when the stream ends without a boundary."""
         tail, self._tail = self._tail, b""
-        return self._cleaned(tail) if tail else b""
+        return self._cleaned(tail)
 
     def _cleaned(self, data: bytes) -> bytes:
-        return b"\n".join([self._clean(line) for line in data.split(b"\n")])
+        """Rewrite only the lines that hold a marker."""
+        for marker in MARKERS:
+            at = data.find(marker)
+            while at >= 0:
+                start = data.rfind(b"\n", 0, at) + 1
+                end = data.find(b"\n", at)
+                end = len(data) if end < 0 else end
+                line = self._clean(data[start:end])
+                data = data[:start] + line + data[end:]
+                at = data.find(marker, start + len(line))
+        return data
 
     def _clean(self, line: bytes) -> bytes:
-        if not line.startswith(b"data:") or not any(marker in line for marker in MARKERS):
+        if not line.startswith(b"data:"):
             return line
         end = b"\r" if line.endswith(b"\r") else b""
         payload, handle = take_handle(line[5:].strip())
         self.handle = handle or self.handle
-        if self._expose:
-            return line
-        return b"data: " + payload + end
+        return line if self._expose else b"data: " + payload + end
 
 
 def _last_boundary(data: bytes) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
-import uuid
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.context import TurnOutcome
@@ -49,7 +49,7 @@ class Turn:
         self._services = services
         trace = TurnTrace(services.tracer, request.headers, request.path)
         given = request.headers.get(b"x-request-id", b"")
-        request_id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
         identity = services.identifier.identify(request.headers, body)
         self._state = TurnState(
             request=request,

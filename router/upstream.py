@@ -141,6 +141,7 @@ class _Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._complete = False
+        self._keep = False
         self.idle_since = 0.0
 
     @property
@@ -176,7 +177,7 @@ class _Connection(asyncio.Protocol):
             return
         self._flush(exchange)
         if self._complete:
-            self._done(exchange, keep=self._parser.should_keep_alive())
+            self._done(exchange, keep=self._keep)
 
     def _flush(self, exchange: Exchange) -> None:
         parts = self._parts
@@ -206,6 +207,7 @@ class _Connection(asyncio.Protocol):
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
+        self._keep = self._parser.should_keep_alive()
         self._complete = not 100 <= self._parser.get_status_code() < 200
 
     def eof_received(self) -> None:
@@ -261,29 +263,23 @@ class Upstream:
     async def open(self, request: bytes, seconds: float) -> Exchange:
         """Send a whole request and wait for the first byte of the answer's body.
 
-        An idle connection may be closed by the engine at the very moment of use; then another one is taken.
+        A connection that ends without an answer is never answered by sending again: the engine may have read the
+        blocks that the request names, which can be read once only.
 
         Raises:
             EngineUnreachableError: no connection could be made; the engine has seen nothing.
             EngineLostError: the connection ended before the first byte.
             EngineTimeoutError: no first byte within so many seconds.
-
         """
-        while True:
-            connection = self._reuse()
-            stale = connection is not None
-            exchange = Exchange(self.loop)
-            (connection or await self._connect()).send(exchange, request)
-            try:
-                await within(exchange.started, seconds)
-            except EngineLostError:
-                if not stale or exchange.status:
-                    raise
-            except BaseException:
-                exchange.abort()
-                raise
-            else:
-                return exchange
+        connection = self._reuse() or await self._connect()
+        exchange = Exchange(self.loop)
+        connection.send(exchange, request)
+        try:
+            await within(exchange.started, seconds)
+        except BaseException:
+            exchange.abort()
+            raise
+        return exchange
 
     def _reuse(self) -> _Connection | None:
         oldest = self.loop.time() - IDLE_LIMIT
