@@ -1,10 +1,25 @@
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
 import pytest
 
 from kvdiag.errors import InputError
 from kvdiag.router.faults import NoEngineError
 from kvdiag.router.placement import BREAK_AFTER, OPEN_S, Address, Engine, Policy, Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Engines want a loop for their connections; none is opened here."""
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr("asyncio.get_running_loop", lambda: loop)
+    yield
+    loop.close()
 
 
 class Clock:
