@@ -57,15 +57,15 @@ def causes_in(turns: Sequence[TurnReport]) -> list[str]:
 
 
 def ttft_by_turn(turns: Sequence[TurnReport]) -> svg.Frame | None:
-    """Time to first token against the turn's number, one mark a turn."""
-    points = [(turn.turn, turn.ttft_s, turn) for turn in turns if turn.turn and turn.ttft_s]
+    """Time to first token (prefill time where that is unknown) against the turn's number, one mark a turn."""
+    points = [(turn.turn, taken, turn) for turn in turns if turn.turn and (taken := turn.ttft_s or turn.prefill_s)]
     if not points:
         return None
     x = svg.Scale(0.5, max(number for number, _, _ in points) + 0.5, _whole)
-    y = svg.logarithmic([ttft for _, ttft, _ in points], wording.seconds)
+    y = svg.logarithmic([taken for _, taken, _ in points], wording.seconds)
     frame = svg.Frame("TTFT by turn and cause", x, y, x_title="turn of the conversation", y_title="TTFT")
-    for number, ttft, turn in _thinned(points):
-        frame.mark(number, ttft, _mark(turn), color(turn.cause), _tip(turn))
+    for number, taken, turn in _thinned(points):
+        frame.mark(number, taken, _mark(turn), color(turn.cause), _tip(turn))
     return frame
 
 

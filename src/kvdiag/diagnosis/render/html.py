@@ -36,10 +36,10 @@ p{margin:4px 0}.soft,figcaption{color:var(--soft)}
 .verdict.healthy{border-color:var(--good)}.verdict.inconclusive{border-color:var(--unsure)}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:5px 10px;border-bottom:1px solid var(--line);vertical-align:top}
-th{color:var(--soft);font-weight:600;white-space:nowrap}.number{text-align:right;white-space:nowrap}
+td:first-child{white-space:nowrap}th{color:var(--soft);font-weight:600;white-space:nowrap}.number{text-align:right;white-space:nowrap}
 code{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}
 ul{margin:4px 0;padding-left:20px}.evidence{list-style:none;padding:8px 12px;background:var(--card);border-radius:6px}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,500px),1fr));gap:20px}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,500px),1fr));gap:20px}
 figure{margin:0;background:var(--card);border-radius:8px;padding:12px}figcaption{font-size:13px}
 figcaption b{display:block;color:var(--ink);font-size:15px}
 svg{display:block;width:100%;height:auto;margin-top:6px}svg text{fill:var(--soft);font-size:12px}
@@ -143,7 +143,11 @@ def _finding(finding: Finding) -> Element:
 def _charts(report: Report) -> Iterator[Element]:
     turns = report.per_turn or []
     drawn = [
-        _figure("TTFT by turn and cause", "Healthy conversations stay flat as they grow.", charts.ttft_by_turn(turns)),
+        _figure(
+            "TTFT by turn and cause",
+            "Healthy conversations stay flat as they grow. Prefill time stands in where TTFT is unknown.",
+            charts.ttft_by_turn(turns),
+        ),
         _figure("Time line of causes", "Faults that cluster share a trigger.", charts.time_line(turns)),
         _figure(
             "Gaps against TTL",
