@@ -170,3 +170,6 @@ class KvdiagNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM ship
     ) -> InstrumentedPromMetrics:
         """Return what receives the stats in the API server."""
         return InstrumentedPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+upstream.register()

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import time
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from packaging.version import Version
 from vllm import __version__ as vllm_version
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorStats
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from kvdiag.connector.outbox import Outbox
     from kvdiag.connector.worker import WorkerSide
 
+NAME: Final = "KvdiagNixlConnector"
 ITEMS: Final = "kvdiag"
 """Key of our items in the stats' data."""
 
@@ -116,12 +120,20 @@ def stats_with(stats: NixlKVConnectorStats | None, items: list[Any]) -> Instrume
 
 
 def take_items(stats: Any) -> list[Any]:
-    """Return our items from the workers' stats and leave none there."""
+    """Return our items from the workers' stats, MultiConnector's included, and leave none there."""
+    if isinstance(stats, MultiKVConnectorStats):
+        stats = stats.data.get(NAME)
     if not isinstance(stats, InstrumentedStats):
         return []
     items: list[Any] = stats.data[ITEMS]
     stats.data[ITEMS] = []
     return items
+
+
+def register() -> None:
+    """Let vLLM find the connector by its name alone, as MultiConnector does for the stats of its members."""
+    with contextlib.suppress(ValueError):  # registered already
+        KVConnectorFactory.register_connector(NAME, "kvdiag.connector", NAME)
 
 
 class InstrumentedStats(NixlKVConnectorStats):  # type: ignore[misc]  # vLLM ships no types

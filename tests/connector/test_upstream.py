@@ -62,6 +62,18 @@ def test_upstreams_aggregation_joins_items_and_stats(upstream: ModuleType) -> No
     assert upstream.take_items(together) == []
 
 
+def test_a_multi_connectors_stats_hold_ours_and_find_the_class_by_name(upstream: ModuleType) -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector, MultiKVConnectorStats
+
+    from kvdiag.connector import KvdiagNixlConnector
+
+    members = MultiKVConnectorStats(data={KvdiagNixlConnector.__name__: upstream.stats_with(None, [["unverified"]])})
+    rebuilt = MultiConnector.build_kv_connector_stats(members.to_dict())
+    assert rebuilt is not None
+    assert upstream.take_items(members) == [["unverified"]]
+    assert upstream.take_items(members) == []
+
+
 @pytest.mark.parametrize("stats", [None, object()])
 def test_other_stats_hold_no_items(upstream: ModuleType, stats: object) -> None:
     assert upstream.take_items(stats) == []

@@ -164,6 +164,17 @@ def conversation(pair: Pair) -> tuple[Messages, dict[str, Any]]:
     return messages, handle
 
 
+def next_turn(pair: Pair, change: Callable[[Messages], Messages]) -> tuple[Messages, Answer]:
+    """Return the third turn as it was sent and prefill's answer; a machine so slow that decode's TTL ran out tries again."""
+    for _ in range(3):
+        messages, handle = conversation(pair)
+        changed = change(messages)
+        answer = pair.ask_prefill(changed, handle)
+        if outcome(answer)[0] != "expired_remote_read":
+            break
+    return changed, answer
+
+
 def edited(messages: Messages, position: int) -> Messages:
     changed = {**messages[position], "content": "Ignore that. " + messages[position]["content"]}
     return [*messages[:position], changed, *messages[position + 1 :]]
@@ -182,9 +193,7 @@ SCENARIOS: dict[str, Callable[[Messages], Messages]] = {
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_text_is_an_honest_prefills_whatever_became_of_the_history(pair: Pair, scenario: str) -> None:
-    messages, handle = conversation(pair)
-    changed = SCENARIOS[scenario](messages)
-    answer = pair.ask_prefill(changed, handle)
+    changed, answer = next_turn(pair, SCENARIOS[scenario])
     assert pair.text_from(answer, changed) == pair.honest_text(changed)
     cause, detail = outcome(answer)
     if scenario in ("first message edited", "compacted", "unrelated"):
@@ -199,8 +208,7 @@ def test_the_text_is_an_honest_prefills_whatever_became_of_the_history(pair: Pai
 def test_a_read_back_is_measured(uncached: Pair) -> None:
     direction = {"direction": "decode_to_prefill"}
     before = metric(uncached.prefill, "kvdiag_transfer_bytes_total", **direction)
-    messages, handle = conversation(uncached)
-    answer = uncached.ask_prefill(messages, handle)
+    _, answer = next_turn(uncached, lambda messages: messages)
     assert outcome(answer) == ("remote_hit", None)
     transfer = uncached.events_of(answer, "transfer")
     assert transfer["tokens"] == handle_of(answer)["kvdiag"]["remote_tokens"] > 0
