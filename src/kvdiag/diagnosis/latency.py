@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.report import LatencySplit
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _ENOUGH_HITS: Final = 2
 _FACTOR: Final = 3.0
 _DEVIATIONS: Final = 6.0
 _FELT_S: Final = 0.5
+_LONG_S: Final = 2.0
+_MANY_BLOCKS: Final = 64
 _REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold"})
 
 
@@ -141,3 +144,23 @@ def main_part(turn: Turn) -> tuple[str, str | None] | None:
     largest = max(causes, key=lambda part: getattr(parts, part) or 0.0)
     known = largest != "prefill_compute" or transfer_event(turn, "decode_to_prefill") is not None
     return causes[largest] if known and (getattr(parts, largest) or 0.0) * 2 > seconds else None
+
+
+def long_turns(turns: Iterable[Turn]) -> list[Turn]:
+    """Return the slow turns among those that read back whose conversation grew far more than usual.
+
+    How much a turn added is the difference of the blocks that decode held after it and after the turn before.
+    """
+    known = {turn.id: turn for turn in turns if turn.blocks is not None}
+    hits = [turn for turn in known.values() if turn.prefill_s is not None and turn.handle is not None]
+    added = {
+        turn.id: (turn.blocks or 0) - (known[before].blocks or 0)
+        for turn in hits
+        if (before := external_id(turn.handle or "")) in known
+    }
+    if len(added) < _ENOUGH:
+        return []
+    usual = sorted(turn.prefill_s or 0.0 for turn in hits)[len(hits) // 4]
+    much = max(median(added.values()) * _FACTOR, _MANY_BLOCKS)
+    limit = max(_LONG_S, usual * 2)
+    return [turn for turn in hits if (turn.prefill_s or 0.0) >= limit and added.get(turn.id, 0) >= much]

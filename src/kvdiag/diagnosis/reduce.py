@@ -133,6 +133,13 @@ def _reason(reason: str) -> Callable[[Seen], None]:
     return give
 
 
+def _unsupported(seen: Seen) -> None:
+    """Take a check that did not hold for an incompatible peer, where it was the handshake that checked."""
+    failure = seen.engine.last_failure.get(seen.fact.pid)
+    if failure is not None and "handshake" in failure.type:
+        _reason("incompatible")(seen)
+
+
 def _mismatch(seen: Seen) -> str:
     """Judge a wrong peer: one that answers with our own engine id shows that the side channel address is wrong."""
     return "unreachable" if seen.data["received"] in seen.engine.engine_ids else "restarted"
@@ -361,6 +368,7 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "nixl_failure": _nixl_failure,
     "engine_id_mismatch": _reason("restarted"),
     "incompatible": _reason("incompatible"),
+    "unsupported": _unsupported,
     "unreachable": _reason("unreachable"),
     "status_error": _reason("status"),
     "engine_replaced": _engine_replaced,

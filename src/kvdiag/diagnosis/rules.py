@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.diagnosis.counted import counted, has_snapshots
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.judge import config_lines, failure_cause, is_off
+from kvdiag.diagnosis.latency import long_turns
 from kvdiag.diagnosis.loads import congestion
 from kvdiag.diagnosis.transfers import slow_transfers
 
@@ -175,12 +176,25 @@ def _invalid_params(book: Casebook, _tallies: Tallies) -> list[Tally]:
 def _congested(book: Casebook, _tallies: Tallies) -> list[Tally]:
     found = []
     for engine in book.engines:
+        if lines := engine.notes.get("preempted"):
+            found.append(_tally("kv_pressure", "preempted", "certain", engine.counts["preempted"], lines))
+            continue
         for item in congestion(engine):
             evidence = [sample.evidence for sample in item.samples]
             found.append(_tally(item.cause, item.detail, "likely", item.waiting, evidence))
-        if lines := engine.notes.get("preempted"):
-            found.append(_tally("kv_pressure", "preempted", "certain", engine.counts["preempted"], lines))
     return found
+
+
+def _long_prompts(book: Casebook, tallies: Tallies) -> list[Tally]:
+    """Explain slow turns that did read back by what they added to the conversation."""
+    slow = long_turns(book.turns.values())
+    if not slow or any(cause in {"slow_transfer", "queueing", "kv_pressure"} for cause, _ in tallies):
+        return []
+    busiest = [s for e in book.with_role("prefill") for series in e.loads.values() for s in series.samples]
+    busiest.sort(key=lambda sample: -sample.prompt_rate)
+    lines = [line for turn in slow for line in turn.evidence("handle_sent", "prefill_done")]
+    evidence = [*lines, *(sample.evidence for sample in busiest[: len(slow)])]
+    return [_tally("compute_bound", None, "likely", len(slow), evidence)]
 
 
 # -- errors -----------------------------------------------------------------------------------------------------
@@ -325,6 +339,13 @@ RULES: Final = (
         "periodic `Engine 000:` lines or a /metrics snapshot",
         _has_loads,
         _congested,
+    ),
+    Rule(
+        "long_prompts",
+        ("compute_bound",),
+        "the router's log with prefill times (multi-turn example proxy), or kvdiag's turn log",
+        _has_look_ups,
+        _long_prompts,
     ),
     Rule(
         "errors",
