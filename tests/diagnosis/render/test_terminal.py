@@ -62,7 +62,7 @@ def test_piped_output_keeps_each_turn_on_one_line(report: Report) -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 def test_fits_the_width(report: Report, width: int) -> None:
-    assert max(map(len, render(report, "terminal", turns=True, color=False, width=width).splitlines())) <= width
+    assert max(map(len, render(report, "terminal", color=False, width=width).splitlines())) <= width
 
 
 def test_plain_output_holds_no_control_character(report: Report) -> None:

@@ -56,3 +56,15 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Itera
     for row in rows:
         drawn.add_row(*map(Text, row))
     return drawn
+
+
+def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Iterable[str] = ()) -> str:
+    """Return a table as plain lines, never wrapped: for long tables, which rich would take minutes to lay out."""
+    right = frozenset(numeric)
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    fits = [str.rjust if heading in right else str.ljust for heading in headings]
+    lines = (
+        "  ".join(fit(cell, width) for fit, cell, width in zip(fits, row, widths, strict=True)).rstrip()
+        for row in (headings, *rows)
+    )
+    return "\n".join(lines) + "\n"

@@ -10,19 +10,18 @@ from rich.text import Text
 
 from kvdiag.diagnosis.render import wording
 from kvdiag.diagnosis.render.neutral import neutral
-from kvdiag.diagnosis.render.screen import screen, table, text
+from kvdiag.diagnosis.render.screen import aligned, screen, table, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from kvdiag.diagnosis.render import Style
     from kvdiag.diagnosis.report import Finding, Report, TurnReport
 
 _NARROW: Final = 140
-_LEFT_OUT_WHEN_NARROW: Final = frozenset({"Confidence", "Prompt", "Request"})
+_LEFT_OUT_WHEN_NARROW: Final = frozenset({"Ended", "Confidence", "Prompt", "Request"})
 _EVIDENCE_SHOWN: Final = 3
 _VERDICT_STYLES: Final = {"healthy": "bold green", "inconclusive": "bold yellow"}
 
@@ -30,10 +29,8 @@ _VERDICT_STYLES: Final = {"healthy": "bold green", "inconclusive": "bold yellow"
 def render(report: Report, style: Style) -> str:
     """Return the report as text; with colour where the terminal shows it, plain otherwise."""
     console = screen(style)
-    parts = [*_parts(report)]
-    if style.turns and report.per_turn:
-        parts.append(_turn_table(report.per_turn, narrow=console.width < _NARROW))
-    return text(parts, console)
+    turns = report.per_turn if style.turns else None
+    return text(_parts(report), console) + (_turns(turns, narrow=console.width < _NARROW) if turns else "")
 
 
 def _parts(report: Report) -> Iterable[RenderableType]:
@@ -53,13 +50,11 @@ def _parts(report: Report) -> Iterable[RenderableType]:
     yield from _listed("Inputs:", [wording.input_line(source) for source in report.inputs])
 
 
-def _turn_table(turns: Sequence[TurnReport], *, narrow: bool) -> Table:
+def _turns(turns: Sequence[TurnReport], *, narrow: bool) -> str:
     left_out = _LEFT_OUT_WHEN_NARROW if narrow else frozenset()
     kept = [at for at, heading in enumerate(wording.TURN_HEADINGS) if heading not in left_out]
-    rows = map(wording.turn_cells, turns)
-    return table(
-        [wording.TURN_HEADINGS[at] for at in kept], ([row[at] for at in kept] for row in rows), wording.NUMERIC
-    )
+    rows = [[row[at] for at in kept] for row in map(wording.turn_cells, turns)]
+    return "\nTurns:\n" + aligned([wording.TURN_HEADINGS[at] for at in kept], rows, wording.NUMERIC)
 
 
 def _finding(finding: Finding) -> Group:
