@@ -88,6 +88,7 @@ def state() -> Row:
         unit="short",
         steps=((None, MUTED), (1e-9, GOOD)),
         decimals=1,
+        sparkline=False,
     ).mappings(
         [
             dm.ValueMap(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES
 from kvdiag.dashboards.board import TAG, UID_PREFIX, Board, state
 from kvdiag.dashboards.panels import CAUSE_COLOURS, Placed, Query, Row, graph_panel, text_panel
-from kvdiag.dashboards.promql import ENGINE, ROUTER, mean, rate, ratio
+from kvdiag.dashboards.promql import ENGINE, ROUTER, mean, named, rate, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX: Final = "runbook-"
+_ROWS_A_LINE: Final = 0.4
+"""Grid rows that a line of Markdown takes, measured on the longest page."""
 _PAGE_LINK: Final = re.compile(r"\]\((\w+)\.md\)")
 
 
@@ -26,11 +29,12 @@ def _board(name: str, text: str) -> Board:
     cause = CAUSES.get(name)
     linked = _PAGE_LINK.sub(rf"](/d/{UID_PREFIX}{PREFIX}\1)", text)
     live = (_live(name),) if cause else ()
+    height = math.ceil(text.count("\n") * _ROWS_A_LINE) + 3
     return Board(
         PREFIX + name,
         f"kvdiag / Runbook / {name}",
         cause.meaning if cause else "Which cause is it?",
-        (state(), *live, Row((Placed(text_panel("Runbook", linked), 24),), 34)),
+        (state(), *live, Row((Placed(text_panel("Runbook", linked), 24),), height)),
         (TAG + "-runbook",),
     )
 
@@ -43,11 +47,11 @@ def _live(cause: str) -> Row:
                 graph_panel(
                     "Turns with this cause",
                     "By detail.",
-                    Query(rate("kvdiag_turns_total", selector, "detail"), "{{detail}}"),
+                    Query(named(rate("kvdiag_turns_total", selector, "detail"), "detail"), "{{detail}}"),
                     unit="reqps",
                     stacked=True,
                     absent="Router not scraped",
-                    colours={"": CAUSE_COLOURS[cause]},
+                    colours={"no detail": CAUSE_COLOURS[cause]},
                 ),
                 6,
             ),
@@ -66,7 +70,7 @@ def _live(cause: str) -> Row:
                     "Tokens lost to it",
                     "Held on decode, computed again.",
                     Query(
-                        rate("kvdiag_lost_tokens_total", f'{ENGINE},cause="{cause}"', "detail"),
+                        named(rate("kvdiag_lost_tokens_total", f'{ENGINE},cause="{cause}"', "detail"), "detail"),
                         "{{detail}}",
                     ),
                     unit="short",

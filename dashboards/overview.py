@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 
 LATER = f'{ROUTER},turn!="1"'
 REUSED = f'{LATER},cause=~"remote_hit|local_hit"'
+NOT_REUSED = f'{LATER},cause!~"remote_hit|local_hit"'
 _HELD_OUT = f'{LATER},arm="holdout"'
 _REUSING = f'{LATER},arm="reuse"'
 _WITNESS = f"kvdiag_router_handles{{{ROUTER}}}"
 _RUNBOOK = "/d/kvdiag-runbook-${__data.fields.Cause}?${__url_time_range}&${datasource:queryparam}"
+_FIRING = (
+    'label_replace(sum by (alertname, severity, cause) (ALERTS{alertstate="firing",alertname=~"Kvdiag.*"}), '
+    '"cause", "triage", "cause", "")'
+)
 _TOKEN_COLOURS = {
     "read from decode": CAUSE_COLOURS["remote_hit"],
     "prefill's own cache": CAUSE_COLOURS["local_hit"],
@@ -150,7 +155,9 @@ def _outcomes() -> Row:
                 graph_panel(
                     "How later turns ended",
                     "Turns per second by cause. Greens reused; everything else computed tokens that decode held.",
-                    Query(f"{rate('kvdiag_turns_total', LATER, 'cause')} > 0", "{{cause}}"),
+                    # Two queries, so that what reused is the floor of the stack.
+                    Query(f"{rate('kvdiag_turns_total', REUSED, 'cause')} > 0", "{{cause}}"),
+                    Query(f"{rate('kvdiag_turns_total', NOT_REUSED, 'cause')} > 0", "{{cause}}"),
                     unit="reqps",
                     stacked=True,
                     colours=CAUSE_COLOURS,
@@ -161,9 +168,9 @@ def _outcomes() -> Row:
             Placed(
                 bar_panel(
                     "Tokens lost by cause",
-                    "Tokens held on decode and computed again, in the chosen range.",
+                    "Tokens held on decode and computed again, in the chosen range; the eight largest.",
                     Query(
-                        f"sort_desc({increase('kvdiag_lost_tokens_total', ENGINE, 'cause')} > 0)",
+                        f"topk(8, {increase('kvdiag_lost_tokens_total', ENGINE, 'cause')} > 0)",
                         "{{cause}}",
                     ),
                     unit="short",
@@ -232,7 +239,7 @@ def _to_do() -> Row:
                     "Faults in the chosen range; the cause opens its runbook.",
                     {"Turns": (f"{turns} > 0", "short"), "Tokens lost": (f"{lost} > 0", "short")},
                     labels={"cause": "Cause", "detail": "Detail"},
-                    absent="No faults",
+                    absent="No faults, or router not scraped (see top row)",
                     links={"Cause": ("Runbook", _RUNBOOK)},
                     sort="Turns",
                 ),
@@ -243,15 +250,16 @@ def _to_do() -> Row:
                     "Firing alerts",
                     "kvdiag's own alerts that fire now.",
                     {
-                        "Firing": (
-                            'sum by (alertname, severity, cause) (ALERTS{alertstate="firing",alertname=~"Kvdiag.*"})',
+                        "Count": (
+                            _FIRING,
                             "short",
                         )
                     },
-                    labels={"alertname": "Alert", "severity": "Severity", "cause": "Cause"},
-                    absent="No alert fires (or rules not loaded)",
-                    links={"Cause": ("Runbook", _RUNBOOK)},
+                    labels={"alertname": "Alert", "severity": "Severity", "cause": "Runbook"},
+                    absent="No alert fires, or the rules are not loaded",
+                    links={"Runbook": ("Runbook", _RUNBOOK.replace("Cause", "Runbook"))},
                     sort="Severity",
+                    widest="Alert",
                 ),
                 10,
             ),

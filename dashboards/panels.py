@@ -38,24 +38,24 @@ ZERO_IS_GOOD: Final[Steps] = ((None, GOOD), (1e-9, BAD))
 
 CAUSE_COLOURS: Final = {
     "first_turn": "#5794f2",
-    "local_hit": "#37872d",
+    "local_hit": "#4c9a41",
     "remote_hit": "#73bf69",
     "below_threshold": "#b6d7a8",
     "missing_metadata": "#f2cc0c",
     "feature_off": "#ff9830",
     "prefix_diverged": "#b877d9",
     "expired_remote_read": "#e02f44",
-    "expired_handoff": "#c4162a",
+    "expired_handoff": "#e5a0a6",
     "suspect_kv": "#ff4dff",
     "peer_unreachable": "#fa6400",
-    "transfer_failed": "#ad0317",
+    "transfer_failed": "#ff7383",
     "slow_transfer": "#ffb357",
     "queueing": "#8ab8ff",
     "kv_pressure": "#a352cc",
     "compute_bound": "#c0d8ff",
     "client": "#7f7f7f",
-    "upstream_error": "#a5651a",
-    "router_overhead": "#806e00",
+    "upstream_error": "#c9813a",
+    "router_overhead": "#b8a200",
     "unexplained": "#d9d9d9",
 }
 
@@ -121,7 +121,7 @@ def graph_panel(
     why: str,
     *queries: Query,
     unit: str,
-    absent: str = "No traffic",
+    absent: str = "No traffic, or router not scraped (see top row)",
     stacked: bool = False,
     colours: Mapping[str, str] | None = None,
     limit: float | None = None,
@@ -133,7 +133,8 @@ def graph_panel(
         _base(timeseries.Panel(), title, why, unit, absent, link)
         .min(0)
         .line_width(1 if stacked else 2)
-        .fill_opacity(60 if stacked else 8)
+        .fill_opacity(60 if stacked else 0)
+        .color_scheme(dashboard.FieldColor().mode(dm.FieldColorModeId.PALETTE_CLASSIC))
         .show_points(cm.VisibilityMode.NEVER)
         .span_nulls(False)  # noqa: FBT003 - the SDK's signature; a gap means that nothing happened
         .stacking(common.StackingConfig().mode(cm.StackingMode.NORMAL if stacked else cm.StackingMode.NONE))
@@ -175,17 +176,23 @@ def table_panel(
     absent: str,
     links: Mapping[str, tuple[str, str]] | None = None,
     sort: str,
+    widest: str = "",
 ) -> table.Panel:
     """Instant queries side by side: `columns` maps a heading to (query, unit), `labels` a label to its heading.
 
-    `links` maps a heading to (title, URL) of a data link.
+    `links` maps a heading to (title, URL) of a data link; `widest` is the heading of a column that needs room.
     """
-    panel = _base(table.Panel(), title, why, "short", absent, "").sort_by(
-        [common.TableSortByFieldState().display_name(sort).desc(True)]  # noqa: FBT003 - the SDK's signature
+    panel = (
+        _base(table.Panel(), title, why, "short", absent, "")
+        .sort_by([common.TableSortByFieldState().display_name(sort).desc(True)])  # noqa: FBT003 - the SDK's signature
+        # Else an empty label would read as the words for an empty table.
+        .override_by_field_type("string", [dm.DynamicConfigValue("noValue", "-")])
     )
     for letter, (heading, (expr, unit)) in zip("ABCDEFGH", columns.items(), strict=False):
         target = _target(Query(expr), letter).instant().format(pm.PromQueryFormat.TABLE)
         panel = panel.with_target(target).override_by_name(heading, [dm.DynamicConfigValue("unit", unit)])
+    if widest:
+        panel = panel.override_by_name(widest, [dm.DynamicConfigValue("custom.width", 250)])
     for heading, (name, url) in (links or {}).items():
         panel = panel.override_by_name(heading, [dm.DynamicConfigValue("links", [{"title": name, "url": url}])])
     renamed = {f"Value #{letter}": heading for letter, heading in zip("ABCDEFGH", columns, strict=False)}

@@ -47,5 +47,10 @@ def or_idle(expression: str, witness: str) -> str:
     return f"({expression}) or (0 * sum({witness}) - 1)"
 
 
+def named(expression: str, label: str) -> str:
+    """Give series whose label is empty a word for their legend."""
+    return f'label_replace({expression}, "{label}", "no detail", "{label}", "")'
+
+
 def _by(labels: str) -> str:
     return f" by ({labels}) " if labels else ""

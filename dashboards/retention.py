@@ -86,7 +86,7 @@ def _numbers() -> Row:
                     "decoder_kv_blocks_ttl, and up to which age the router sends handles; must be 5 s below it.",
                     Query(f"min(kvdiag_retention_ttl_seconds{{{DECODE}}} > 0)", "decode"),
                     Query(f"max(kvdiag_router_handle_ttl_seconds{{{ROUTER}}})", "router"),
-                    unit="s",
+                    unit="suffix: s",
                     absent=_ABSENT,
                     decimals=0,
                     sparkline=False,

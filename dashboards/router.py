@@ -12,6 +12,20 @@ if TYPE_CHECKING:
     from kvdiag.dashboards.settings import Settings
 
 _ABSENT = "Router not scraped"
+_RESULTS = {
+    "hit": GOOD,
+    "first_turn": "#5794f2",
+    "holdout": "#8ab8ff",
+    "no_conversation_id": "#f2cc0c",
+    "router_lost_state": BAD,
+    "not_returned": "#ff9830",
+    "incomplete": "#b877d9",
+    "consumed": "#fa6400",
+    "stale": "#a352cc",
+    "restarted": "#ffb357",
+    "in_history": "#d9d9d9",
+    "unsupported": "#7f7f7f",
+}
 _OWN = "and on (job, instance) kvdiag_router_handles"
 
 
@@ -98,7 +112,7 @@ def _handles() -> Row:
                     Query(f"{rate('kvdiag_router_lookups_total', ROUTER, 'result')} > 0", "{{result}}"),
                     unit="reqps",
                     stacked=True,
-                    colours={"hit": GOOD, "first_turn": "#5794f2", "holdout": "#8ab8ff"},
+                    colours=_RESULTS,
                 ),
                 12,
             ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvdiag.dashboards.board import Board, state
 from kvdiag.dashboards.overview import LATER, REUSED
-from kvdiag.dashboards.panels import CAUSE_COLOURS, Placed, Query, Row, graph_panel, heatmap_panel
+from kvdiag.dashboards.panels import CAUSE_COLOURS, Placed, Query, Row, bar_panel, graph_panel, heatmap_panel
 from kvdiag.dashboards.promql import ENGINE, ROUTER, mean, quantile, rate, ratio
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _by_turn(settings: Settings) -> Row:
                     "Two bands mean two populations: reused and not reused.",
                     f"sum by (le) (increase({_TTFT}_bucket{{{LATER}}}[$__rate_interval]))",
                     unit="s",
-                    absent="No traffic",
+                    absent="No traffic, or router not scraped (see top row)",
                 ),
                 8,
             ),
@@ -70,19 +70,20 @@ def _by_outcome() -> Row:
     return Row(
         (
             Placed(
-                graph_panel(
+                bar_panel(
                     "TTFT of later turns by cause, mean",
-                    "The mean, because rare causes have too few turns for a quantile.",
-                    Query(mean(_TTFT, LATER, "cause"), "{{cause}}"),
+                    "In the chosen range; the mean, because rare causes have too few turns for a quantile.",
+                    Query(f"sort_desc({mean(_TTFT, LATER, 'cause', window='$__range')})", "{{cause}}"),
                     unit="s",
+                    absent="No traffic, or router not scraped (see top row)",
                     colours=CAUSE_COLOURS,
-                    table_legend=True,
+                    link="/d/kvdiag-runbook-${__field.labels.cause}",
                 ),
                 12,
             ),
             Placed(
                 graph_panel(
-                    "Reuse against hold-out, mean TTFT of later turns",
+                    "Reuse against hold-out, mean TTFT",
                     "Conversations are assigned at random, so the gap is what reuse saves. One line only: no hold-out configured.",
                     Query(mean(_TTFT, LATER, "arm"), "{{arm}}"),
                     unit="s",
@@ -164,6 +165,7 @@ def _where() -> Row:
                     Query(mean("kvdiag_handoff_seconds", ROUTER), "hand-off to first token"),
                     unit="s",
                     stacked=True,
+                    colours={"prefill": "#73bf69", "hand-off to first token": "#5794f2"},
                 ),
                 12,
             ),

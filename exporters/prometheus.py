@@ -44,7 +44,8 @@ class Metrics:
     def _create_children(self) -> None:
         for name, family in self._families.items():
             for row in _rows(METRICS[name]):
-                family.labels(*self._constant.values(), *row)
+                if values := (*self._constant.values(), *row):
+                    family.labels(*values)
 
     def _family(self, metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
         labels = (*self._constant, *metric.labels)
@@ -78,4 +79,4 @@ def _rows(metric: Metric) -> tuple[tuple[str, ...], ...]:
     if metric.label_rows:
         return metric.label_rows
     values = [v for v in metric.labels.values() if v is not None]
-    return tuple(itertools.product(*values)) if values and len(values) == len(metric.labels) else ()
+    return tuple(itertools.product(*values)) if len(values) == len(metric.labels) else ()

@@ -205,7 +205,7 @@ class Router(Target):
         reused = cause in {"remote_hit", "local_hit", "below_threshold"}
         arm = "holdout" if not reused and cause != "first_turn" and not bad else "reuse"
         slow = 0.12 + length / 6000 * chance.uniform(0.8, 1.3)
-        ttft = slow * (2 if bad else 1) if not reused else 0.25 * chance.uniform(0.7, 1.6)
+        ttft = slow * (1.1 if bad else 1) if not reused else 0.25 * chance.uniform(0.7, 1.6)
         m.counter("kvdiag_turns_total", cause, detail, bucket).inc()
         m.histogram("kvdiag_turn_ttft_seconds", cause, bucket, arm).observe(ttft)
         if bucket != "1":
@@ -295,7 +295,7 @@ class Deployment:
         if number % 3 == 0:
             self.prefill[0].metrics.histogram("kvdiag_handshake_seconds").observe(0.4)
         if faulty:
-            self._break()
+            self._break(number)
 
     def _turn(self, *, faulty: bool) -> None:
         chance = self.chance
@@ -304,7 +304,7 @@ class Deployment:
         if chance.random() > 0.15:
             cause = chance.choices(["remote_hit", "local_hit", "below_threshold"], [84, 12, 4])[0]
         held_out = cause != "first_turn" and chance.random() < 0.06
-        if cause != "first_turn" and chance.random() < (0.55 if faulty else 0.03):
+        if cause != "first_turn" and not held_out and chance.random() < (0.55 if faulty else 0.03):
             fault = chance.choices(["expired_remote_read", "missing_metadata", "slow_transfer", ""], [50, 25, 15, 10])[
                 0
             ]
@@ -356,9 +356,10 @@ class Deployment:
             engine.usage.set(self.chance.uniform(0.2, 0.4))
         self.router.metrics.gauge("kvdiag_router_handles").set(self.chance.randint(180, 220))
 
-    def _break(self) -> None:
-        for cause in CAUSES.values():
-            if cause.kind == "fault":
+    def _break(self, number: int) -> None:
+        faults = [cause for cause in CAUSES.values() if cause.kind == "fault"]
+        for place, cause in enumerate(faults):
+            if (place + number) % 3 == 0:
                 self._fail(cause.name, self.chance.choice(list(cause.details) or [""]))
         reader = self.prefill[1]
         for direction in DIRECTIONS:

@@ -98,6 +98,12 @@ def test_constant_labels_come_first_and_on_every_series() -> None:
     assert all(s.labels["model_name"] == "m" and s.labels["engine"] == "0" for s in samples)
 
 
+def test_a_metric_without_labels_of_its_own_exists_at_once_too() -> None:
+    text = exposition("connector", {"engine": "0"})
+    assert 'kvdiag_retained_blocks{engine="0"} 0.0' in text
+    assert "\nkvdiag_retained_blocks 0.0" in exposition("connector")
+
+
 def test_a_child_is_found_by_its_label_values_in_catalogue_order() -> None:
     registry = CollectorRegistry()
     metrics = Metrics("connector", registry, constant={"engine": "0"})
