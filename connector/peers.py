@@ -15,6 +15,8 @@ MEMORY: Final = 65_536
 """Handles and engines remembered, the oldest forgotten first."""
 RETRY_AFTER_S: Final = 30.0
 """How long an engine that could not be reached is left alone; one that was replaced never comes back."""
+STRIKES: Final = 2
+"""Failed transfers in a row after which an engine counts as out of reach: one may be an accident."""
 _FINAL: Final = frozenset({"restarted", "incompatible"})
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -28,6 +30,7 @@ class Peers:
         self._used: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._reached: OrderedDict[str, None] = OrderedDict()
         self._unreachable: OrderedDict[str, tuple[float, str | None]] = OrderedDict()
+        self._strikes: OrderedDict[str, int] = OrderedDict()
 
     def use(self, handle: Handle) -> None:
         """Remember that a handle was read or released; it is good for one time only."""
@@ -51,6 +54,17 @@ class Peers:
         until = math.inf if detail in _FINAL else self._clock() + RETRY_AFTER_S
         self._reached.pop(engine_id, None)
         _remember(self._unreachable, engine_id, (until, detail))
+
+    def strike(self, engine_id: str) -> None:
+        """Count a transfer that failed."""
+        strikes = self._strikes.get(engine_id, 0) + 1
+        _remember(self._strikes, engine_id, strikes)
+        if strikes >= STRIKES:
+            self.avoid(engine_id, None)
+
+    def forgive(self, engine_id: str) -> None:
+        """Forget failed transfers: one has arrived."""
+        self._strikes.pop(engine_id, None)
 
     def avoided(self, engine_id: str) -> tuple[bool, str | None]:
         """Return whether to leave this engine alone now, and the detail of peer_unreachable that says why."""

@@ -168,8 +168,12 @@ class SchedulerSide:
         turn = self._turns.get(request_id)
         if turn is not None and turn.arrival.failure is None:
             turn.arrival.failure = (cause, detail)
-        if cause == "peer_unreachable" and engine_id is not None:
+        if engine_id is None:
+            return
+        if cause == "peer_unreachable":
             self._peers.avoid(engine_id, detail)
+        elif cause == "transfer_failed":
+            self._peers.strike(engine_id)
 
     def _handshake(self, engine_id: str, seconds: float, cause: str | None, detail: str | None) -> None:
         self._outbox.put("handshake", engine_id, seconds, cause, detail)
@@ -204,6 +208,8 @@ class SchedulerSide:
                 continue
             turn.wait_s = self._clock() - turn.claimed_at
             if turn.arrival.failure is None:
+                if isinstance(turn.handle, Handle):
+                    self._peers.forgive(turn.handle.engine_id)
                 self._report.transfer(turn)
             else:
                 self._fail(turn, *turn.arrival.failure)

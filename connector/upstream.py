@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import logging
 import time
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kvdiag.connector.outbox import Outbox
     from kvdiag.connector.worker import WorkerSide
 
+_log = logging.getLogger("vllm.kvdiag.connector")
 NAME: Final = "KvdiagNixlConnector"
 ITEMS: Final = "kvdiag"
 """Key of our items in the stats' data."""
@@ -196,14 +198,12 @@ def _attach_reads(worker: Any, side: WorkerSide, outbox: Outbox, notes: Callable
 
 
 def _fail(worker: Any, side: WorkerSide, outbox: Outbox, request_id: str, error: Exception) -> None:
-    """Let upstream report a read as failed whose set-up raised."""
-    from vllm.logger import init_logger  # noqa: PLC0415 - rare
-
-    init_logger("vllm.kvdiag.connector").error("kvdiag: read for %s could not be set up: %r", request_id, error)
-    side.failing(request_id, "transfer_failed")
+    """Let upstream report a read as failed whose set-up raised: its handle does not fit this engine."""
+    _log.error("kvdiag: the read for %s could not be set up: %r", request_id, error)
+    side.failing(request_id, "missing_metadata", "incomplete")
     if request_id not in worker._recving_metadata:
         return
-    failures = getattr(worker, "_recv_failures", None)
+    failures = getattr(worker, "_recv_failures", None)  # since 0.30
     outbox.guard(worker._handle_failed_transfer, request_id, None, *(() if failures is None else (failures,)))
 
 

@@ -161,6 +161,23 @@ def test_an_engine_out_of_reach_is_left_alone(prefill: Bench, detail: str, after
     assert bool(external) is reads
 
 
+@pytest.mark.parametrize(
+    ("results", "reads"),
+    [(["failed"], True), (["failed", "failed"], False), (["failed", "moved", "failed"], True)],
+)
+def test_two_failed_transfers_in_a_row_put_an_engine_out_of_reach(
+    prefill: Bench, results: list[str], *, reads: bool
+) -> None:
+    for number, result in enumerate(results):
+        name = f"turn-{number}"
+        prefill.admit(handle_params(remote_request_id=name), GOES_ON, name=name)
+        failed = [["failed", name, "transfer_failed", None, "engine-d"]]
+        prefill.side.absorb(failed if result == "failed" else [["moved", name, 1, 0.1, 0.1, 1]])
+        prefill.side.received([name])
+    _, external = prefill.admit(handle_params(), GOES_ON)
+    assert bool(external) is reads
+
+
 def test_a_read_that_arrived_is_reported_over_all_ranks(prefill: Bench) -> None:
     prefill.admit(handle_params(), GOES_ON)
     prefill.items()

@@ -217,7 +217,7 @@ def test_a_read_whose_setup_raises_fails_that_request_alone(upstream: ModuleType
     worker._read_blocks_for_req("r", meta())
     assert worker._recv_failures == {"r"}
     side.received(["r"])
-    assert outbox.drain() == [["failed", "r", "transfer_failed", None, "engine"]]
+    assert outbox.drain() == [["failed", "r", "missing_metadata", "incomplete", "engine"]]
 
 
 def test_a_declined_read_is_told_apart_from_a_failed_one(upstream: ModuleType) -> None:

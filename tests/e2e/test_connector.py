@@ -339,9 +339,9 @@ def test_a_streamed_answer_returns_the_handle_once(uncached: Pair, path: str) ->
 
 
 def test_a_decode_that_died_costs_no_turn(cached: Pair, second: tuple[LocalStack, int]) -> None:
-    """Last: it ends the second pair's decode. The read in flight fails and is computed; the next one is not tried."""
+    """Last: it ends the second pair's decode. Reads fail and are computed, until decode is known to be out of reach."""
     running, _ = second
-    held = [conversation(cached) for _ in range(2)]
+    held = [conversation(cached) for _ in range(3)]
     running.decodes[0].kill()
     salt = f"salt-{next(_unique)}"
     causes = []
@@ -349,5 +349,5 @@ def test_a_decode_that_died_costs_no_turn(cached: Pair, second: tuple[LocalStack
         handle["kvdiag"].pop("prefix")  # or the salt, which hides prefill's cache, would count as another prefix
         answer = cached.ask_prefill(messages, handle, cache_salt=salt)
         causes.append(outcome(answer)[0])
-    assert causes[0] in ("transfer_failed", "peer_unreachable")
-    assert causes[1] == "peer_unreachable"
+    assert set(causes) <= {"transfer_failed", "peer_unreachable"}
+    assert causes[-1] == "peer_unreachable"
