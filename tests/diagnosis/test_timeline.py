@@ -108,3 +108,31 @@ def test_events_are_told_with_their_figures(tmp_path: Path) -> None:
         "moved KV (direction decode_to_prefill, bytes 2048, seconds 0.25)",
         "moved KV (direction prefill_to_decode, bytes 512, seconds 0.5)",
     ]
+
+
+def test_what_prefill_keeps_for_decode_comes_before_decode_reads_it(tmp_path: Path) -> None:
+    def event(role: str, kind: str, direction: str) -> str:
+        return (
+            '{"schema":"kvdiag.kv/1","ts":"2026-11-29T08:00:00.000Z","request_id":"chatcmpl-one-b90a83b0",'
+            f'"role":"{role}","engine_id":"{role}","kind":"{kind}","direction":"{direction}"}}\n'
+        )
+
+    (tmp_path / "a-decode.jsonl").write_text(
+        event("decode", "match", "prefill_to_decode")
+        + event("decode", "transfer", "prefill_to_decode")
+        + event("decode", "retain", "decode_to_prefill")
+    )
+    (tmp_path / "b-prefill.jsonl").write_text(
+        event("prefill", "match", "decode_to_prefill")
+        + event("prefill", "retain", "prefill_to_decode")
+        + event("prefill", "release", "prefill_to_decode")
+    )
+    [moments] = told(explained("one", tmp_path))
+    assert [(log, what.partition(" (")[0]) for log, what in moments] == [
+        ("b-prefill", "was matched"),
+        ("b-prefill", "had its blocks kept for decode"),
+        ("a-decode", "was matched"),
+        ("a-decode", "moved KV"),
+        ("b-prefill", "had its blocks released"),
+        ("a-decode", "had its blocks kept for the next turn"),
+    ]

@@ -175,3 +175,15 @@ def test_a_side_channel_that_refuses_is_named(serve: Callable[[Fake], Fake]) -> 
     result = outcomes(prefill=prefill, decode=decode)["side_channel"]
     assert result.state == "problem"
     assert "127.0.0.1:1" in result.seen
+
+
+def test_no_blocks_are_left_for_a_lease_to_lapse(serve: Callable[[Fake], Fake]) -> None:
+    prefill, decode = serve(Engine()), serve(Engine(role="decode"))
+    outcomes(prefill=prefill, decode=decode)
+    assert len(decode.asked) == len(prefill.asked)
+
+
+def test_its_requests_are_named_as_its_own(serve: Callable[[Fake], Fake]) -> None:
+    prefill, decode = serve(Engine()), serve(Engine(role="decode"))
+    outcomes(prefill=prefill, decode=decode)
+    assert all(headers["x-request-id"].startswith("kvdiag-probe-") for _, _, headers in prefill.asked + decode.asked)

@@ -48,6 +48,8 @@ _STAGES: Final[dict[str, tuple[int, str]]] = {
     "load_failed": (_COMPUTE, "was failed by the scheduler: its KV could not be loaded"),
     "internal_error": (_PREFILLED, "was answered with an error"),
     "prefill_done": (_PREFILLED, "was prefilled"),
+    "event_retain_for_decode": (_PREFILLED, "had its blocks kept for decode"),
+    "event_release_by_decode": (_DECODE, "had its blocks released"),
     "received_decode": (_HANDOFF, "reached decode"),
     "push_timeout": (_HANDOFF, "waited in vain for pushed KV"),
     "aborted": (_DECODE, "was aborted"),
@@ -59,7 +61,7 @@ _STAGES: Final[dict[str, tuple[int, str]]] = {
     "event_release": (_LATER, "had its blocks released"),
 }
 """When a fact belongs, by its kind, and how it reads after the turn's name. Failed transfers have many kinds: `_READ`."""
-_ON_DECODE: Final = {_READ: _HANDOFF, _COMPUTE: _DECODE}
+_ON_DECODE: Final = {_MATCH: _HANDOFF, _READ: _HANDOFF, _COMPUTE: _DECODE}
 """What prefill does on reading back, decode does on the hand-off."""
 _OWNERS_VIEW: Final = frozenset({"released", "read_after_release", "event_release", "event_retain"})
 
@@ -165,10 +167,18 @@ def _entries(turn: Turn, book: Casebook) -> Iterator[_Entry]:
         moment = Moment(who="router", at=turn.record.ts, what=_STAGES["record"][1], evidence=turn.record_at)
         yield _Entry(_ENDED, moment)
     if turn.handle and (before := book.turns.get(external_id(turn.handle))):
-        owners = {kind: marks for kind, marks in before.marks.items() if kind in _OWNERS_VIEW}
-        yield from (
-            _Entry(_ARRIVAL if entry.stage > _READ else _READ, _of_before(entry.moment)) for entry in _marked(owners)
-        )
+        yield from _owners_view(before)
+
+
+def _owners_view(before: Turn) -> Iterator[_Entry]:
+    """Yield what decode said about the blocks that the turn was to read; all but a late read was before it."""
+    for kind, said in before.marks.items():
+        decodes = [mark for mark in said if mark.engine.role != "prefill"]
+        if kind in _OWNERS_VIEW and decodes:
+            stage = _READ if kind == "read_after_release" else _ARRIVAL
+            for entry in _marked({kind: decodes}):
+                what = f"the turn before {entry.moment.what}"
+                yield _Entry(stage, msgspec.structs.replace(entry.moment, what=what))
 
 
 def _looked_up(turn: Turn) -> Iterator[_Entry]:
@@ -180,16 +190,19 @@ def _looked_up(turn: Turn) -> Iterator[_Entry]:
     yield _Entry(_ARRIVAL, Moment(who="router", at=None, what=f"was looked up: {turn.lookup.result}", evidence=last))
 
 
-def _of_before(moment: Moment) -> Moment:
-    return msgspec.structs.replace(moment, what=f"the turn before {moment.what}")
-
-
 def _marked(marks: dict[str, list[Mark]]) -> Iterator[_Entry]:
     for kind, said in marks.items():
         for mark in said:
             event = mark.data.get("event")
-            entry = _entry(kind, mark.engine.role, mark.stamp, mark.evidence)
+            entry = _entry(_spelled(kind, event), mark.engine.role, mark.stamp, mark.evidence)
             yield entry if event is None else _detailed(entry, event)
+
+
+def _spelled(kind: str, event: KvEvent | None) -> str:
+    """Tell what prefill keeps for decode from what decode keeps for the next turn."""
+    if event is None or event.direction != "prefill_to_decode":
+        return kind
+    return {"event_retain": "event_retain_for_decode", "event_release": "event_release_by_decode"}.get(kind, kind)
 
 
 def _entry(kind: str, role: str | None, stamp: float | None, evidence: Evidence) -> _Entry:

@@ -95,8 +95,9 @@ class Speaker:
         return next((found for body in bodies if (found := _params(body))), {})
 
     def _post(self, service: Service, path: str, body: dict[str, Any], headers: dict[str, str] | None) -> Answer:
+        named = {"X-Request-Id": f"kvdiag-probe-{secrets.token_hex(8)}"} | (headers or {})
         try:
-            answer = service.server.post(path, body, self.timeout_s, headers)
+            answer = service.server.post(path, body, self.timeout_s, named)
         except NoAnswerError as error:
             raise BrokenLinkError(f"{service.name}: {error}", "upstream_error") from error
         if answer.status != 200:

@@ -140,10 +140,14 @@ def _by_hand(speaker: Speaker, pair: _Pair, addresses: list[tuple[str, int]]) ->
 
 
 def _second(speaker: Speaker, pair: _Pair, answered: Turn, handle: dict[str, Any]) -> Turn:
+    prompt = answered.followed_by(_tail(answered))
     try:
-        return speaker.complete(pair.prefill, answered.followed_by(_tail(answered)), limit=1, params=handle)
+        second = speaker.complete(pair.prefill, prompt, limit=1, params=handle)
     except BrokenLinkError as error:
         raise BrokenLinkError(f"the turn with decode's handle failed: {error}", "feature_off", "prefill") from error
+    if second.params:  # nobody else would read these blocks: their lapse would look like a fault in prefill's log
+        speaker.complete(pair.decode, prompt, limit=1, params=second.params)
+    return second
 
 
 def _streaming(speaker: Speaker, pair: _Pair) -> Result:
