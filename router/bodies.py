@@ -54,6 +54,8 @@ class Body:
 
     api: Api
     fields: dict[str, Raw]
+    model: str | None
+    stream: bool
 
     @classmethod
     def parse(cls, api: Api, data: bytes) -> Body:
@@ -63,23 +65,17 @@ class Body:
         except (msgspec.DecodeError, RecursionError) as error:
             raise BodyError("the request body is not a JSON object") from error
         fields.pop(PARAMS, None)
-        return cls(api, fields)
-
-    @property
-    def stream(self) -> bool:
-        """Whether the client wants a stream."""
-        return self._is("stream", b"true")
-
-    @property
-    def model(self) -> str | None:
-        """The model's name."""
-        return self.text("model")
+        stream = fields.get("stream")
+        return cls(api, fields, _text(fields.get("model")), stream is not None and bytes(stream) == b"true")
 
     @property
     def one_prompt_one_answer(self) -> bool:
         """Whether decode will run exactly one request; others would read one handle several times."""
-        several = any(name in self.fields and not self._is(name, b"1", b"null") for name in ("n", "best_of"))
-        return not several and not self._is("use_beam_search", b"true") and not self._prompts_many()
+        fields = self.fields
+        for name in ("n", "best_of"):
+            if name in fields and not self._is(name, b"1", b"null"):
+                return False
+        return not self._is("use_beam_search", b"true") and not self._prompts_many()
 
     @property
     def decode_only(self) -> bool:

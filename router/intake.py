@@ -82,12 +82,15 @@ class Intake:
         self._size = 0
 
     def feed(self, data: bytes) -> None:
-        """Parse; what is not HTTP/1 (an upgrade, HTTP/2, TLS) is refused."""
+        """Parse; what is not HTTP/1 is refused, an offer to upgrade is not taken up."""
         if self.phase is Phase.REFUSED:
             return
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parser = httptools.HttpRequestParser(self)
+            self.feed(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
             self._end(400)
 
     def _end(self, status: int) -> None:
@@ -113,7 +116,7 @@ class Intake:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
         self._headers.setdefault(name.lower(), value)
-        self._count(len(name) + len(value))
+        self._count(len(name) + len(value) + 4)
 
     def _count(self, size: int) -> None:
         self._size += size
@@ -126,7 +129,11 @@ class Intake:
             return
         self.phase = Phase.BODY
         self._size = 0
-        if int(self._headers.get(b"content-length", b"0")) > self._limits.body:
+        if self._parser.should_upgrade() and (
+            b"content-length" in self._headers or b"transfer-encoding" in self._headers
+        ):
+            self._end(400)  # the parser takes the body for another protocol's bytes
+        elif int(self._headers.get(b"content-length", b"0")) > self._limits.body:
             self._end(413)
         elif self._headers.get(b"expect", b"").lower() == b"100-continue":
             self._invite()

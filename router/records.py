@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from kvdiag.events import TurnRecord, utc_now
+from kvdiag.events import TurnRecord
 
 if TYPE_CHECKING:
     from kvdiag.router.state import TurnState
@@ -19,7 +20,7 @@ def record_of(state: TurnState) -> TurnRecord:
     claim, outcome = state.claim, state.outcome
     cause, detail = _cause(state)
     return TurnRecord(
-        ts=utc_now(),
+        ts=_now(),
         request_id=state.request_id,
         conversation=claim.conversation,
         turn=claim.turn,
@@ -43,6 +44,17 @@ def record_of(state: TurnState) -> TurnRecord:
         cause=cause,
         detail=detail,
     )
+
+
+def _now() -> str:
+    """Return the time as `kvdiag.events.utc_now` does, the second's text made once a second."""
+    now = time.time()
+    return f"{_second(int(now))}.{int(now % 1 * 1000):03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def _cause(state: TurnState) -> tuple[str, str | None]:

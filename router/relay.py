@@ -56,12 +56,12 @@ class Relay:
         exchange, connection = self._exchange, self._connection
         connection.on_pause, connection.on_resume = exchange.pause, exchange.resume
         exchange.sink = self._feed
-        self._watcher = self._loop.call_later(stall_s, self._watch, stall_s)
         try:
             self._feed(exchange.take())
-            if connection.paused:
-                exchange.pause()
-            await exchange.ended
+            if exchange.ended.done():
+                exchange.ended.result()
+            else:
+                await self._rest(stall_s)
             self._emit(self._filter.close())
             self._keep(self._filter.handle)
             if self._kept is not None:
@@ -72,9 +72,17 @@ class Relay:
                 connection.finish(error_event(502, "the engine ended the stream early"))
             raise
         finally:
-            self._watcher.cancel()
             connection.on_pause = connection.on_resume = None
         connection.finish()
+
+    async def _rest(self, stall_s: float) -> None:
+        if self._connection.paused:
+            self._exchange.pause()
+        self._watcher = self._loop.call_later(stall_s, self._watch, stall_s)
+        try:
+            await self._exchange.ended
+        finally:
+            self._watcher.cancel()
 
     def _feed(self, data: bytes) -> None:
         try:

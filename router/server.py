@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvdiag.router")
 SWEEP_S: Final = 1.0
 DRAIN_POLL_S: Final = 0.02
+GC_THRESHOLDS: Final = (20_000, 20, 20)
+"""A turn leaves little cyclic garbage; Python's default looks for it every few turns."""
 FLUSH_S: Final = 0.05
 """How long a turn may wait for the turn log."""
 SWITCH_S: Final = 0.0005
@@ -61,7 +64,8 @@ class Router:
         """The port that is listened on, once `listening` is set."""
         self.on_turn: Callable[[TurnRecord], None] | None = None
         """Called with each finished turn."""
-        self._peers: set[Connection] = set()
+        self.peers: set[Connection] = set()
+        """Clients that are connected."""
         self._in_flight = 0
         self._draining = False
         self._loop = asyncio.get_running_loop()
@@ -98,14 +102,15 @@ class Router:
         if store.kind == "redis":
             self.metrics.store_up.set(0)
             return RedisStore(store.url, ttl_s=store.ttl_s, timeout_s=store.timeout_s, on_up=self.metrics.store_up.set)
-        return MemoryStore(
+        memory = MemoryStore(
             time.time,
             max_entries=store.max_entries,
             max_bytes=store.max_bytes,
             ttl_s=store.ttl_s,
-            on_size=self.metrics.handles.set,
             on_evict=self.metrics.evicted,
         )
+        self.metrics.handles.set_function(lambda: len(memory))
+        return memory
 
     def _open_turn_log(self) -> JsonlSink | None:
         settings = self.settings
@@ -203,6 +208,8 @@ class Router:
         loop = asyncio.get_running_loop()
         settings = self.settings
         sys.setswitchinterval(SWITCH_S)
+        gc.freeze()  # what is there by now stays: no need to look at it again and again
+        gc.set_threshold(*GC_THRESHOLDS)
         disable_created_metrics()  # type: ignore[no-untyped-call]
         await self.watch.discover()
         try:
@@ -226,14 +233,14 @@ class Router:
             await self._close()
 
     def _connection(self) -> Connection:
-        return Connection(self.handle, self.settings.limits, self._peers)
+        return Connection(self.handle, self.settings.limits, self.peers)
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
             now = loop.time()
-            for peer in [peer for peer in self._peers if peer.deadline <= now]:
+            for peer in [peer for peer in self.peers if peer.deadline <= now]:
                 peer.expire(now)
 
     async def _drain(self, server: asyncio.Server) -> None:
@@ -241,12 +248,12 @@ class Router:
         self._draining = True
         server.close()
         log.info("draining: %d turns in flight", self._in_flight)
-        for peer in list(self._peers):
+        for peer in list(self.peers):
             peer.shut()
         until = asyncio.get_running_loop().time() + self.settings.deadlines.drain_s
-        while self._peers and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - any of many may be last
+        while self.peers and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - any of many may be last
             await asyncio.sleep(DRAIN_POLL_S)
-        for peer in list(self._peers):
+        for peer in list(self.peers):
             peer.abort()
         await asyncio.sleep(0)
 

@@ -79,14 +79,12 @@ class MemoryStore:
         max_entries: int,
         max_bytes: int,
         ttl_s: float,
-        on_size: Callable[[int], None],
         on_evict: Callable[[], None],
     ) -> None:
         self._clock = clock
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._ttl_s = ttl_s
-        self._on_size = on_size
         self._on_evict = on_evict
         self._entries: OrderedDict[bytes, tuple[Entry, float]] = OrderedDict()
         self._bytes = 0
@@ -106,12 +104,13 @@ class MemoryStore:
         self._bytes += entry.size
         while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
             self._evict()
-        self._on_size(len(self._entries))
 
     def drop(self, key: bytes) -> None:
         """Forget a conversation."""
         self._pop(key)
-        self._on_size(len(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     async def close(self) -> None:
         """Nothing to let go."""

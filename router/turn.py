@@ -100,8 +100,9 @@ class Turn:
 
     async def _serve(self) -> None:
         services, state = self._services, self._state
-        supported = state.body.one_prompt_one_answer and not state.body.decode_only
-        if state.body.one_prompt_one_answer:
+        single = state.body.one_prompt_one_answer
+        supported = single and not state.body.decode_only
+        if single:
             state.claim = await self._claim(supported=supported)
         services.metrics.lookup(state.claim.lookup)
         if supported:

@@ -270,6 +270,7 @@ class Upstream:
             EngineUnreachableError: no connection could be made; the engine has seen nothing.
             EngineLostError: the connection ended before the first byte.
             EngineTimeoutError: no first byte within so many seconds.
+
         """
         connection = self._reuse() or await self._connect()
         exchange = Exchange(self.loop)

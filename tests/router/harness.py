@@ -301,6 +301,9 @@ class Stack:
     prefills: list[FakeEngine]
     decodes: list[FakeEngine]
     records: list[TurnRecord]
+    stop: asyncio.Event
+    serving: asyncio.Task[None]
+    clients: list[Client] = field(default_factory=list)
 
     @property
     def prefill(self) -> FakeEngine:
@@ -311,7 +314,9 @@ class Stack:
         return self.decodes[0]
 
     async def connect(self) -> Client:
-        return Client(*await asyncio.open_connection("127.0.0.1", self.router.port))
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.router.port))
+        self.clients.append(client)
+        return client
 
     async def post(self, path: str, body: Json | bytes, **headers: str) -> Reply:
         client = await self.connect()
@@ -368,9 +373,12 @@ async def running(
     serving = asyncio.create_task(router.serve(stop))
     await router.listening.wait()
     await router.watch.looked.wait()
+    stack = Stack(router, fakes, others, records, stop, serving)
     try:
-        yield Stack(router, fakes, others, records)
+        yield stack
     finally:
+        for client in stack.clients:
+            client.close()
         stop.set()
         await serving
         for engine in (*fakes, *others):
