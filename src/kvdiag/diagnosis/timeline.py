@@ -227,6 +227,6 @@ def _detailed(entry: _Entry, event: KvEvent) -> _Entry:
         for name, value in facts.items()
         if value is not None
     )
-    stage = _HANDOFF if event.direction == "prefill_to_decode" else entry.stage
+    handed_off = event.direction == "prefill_to_decode" and entry.stage == _READ
     what = f"{entry.moment.what} ({told})" if told else entry.moment.what
-    return _Entry(stage, msgspec.structs.replace(entry.moment, what=what))
+    return _Entry(_HANDOFF if handed_off else entry.stage, msgspec.structs.replace(entry.moment, what=what))
