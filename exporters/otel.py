@@ -1,8 +1,4 @@
-"""OTLP over gRPC and HTTP for one process: who speaks, where to, and the metrics; needs the `otel` extra.
-
-Metrics are read from the same prometheus_client registry that `/metrics` serves: nothing is counted twice, and a
-metric that is in the catalogue is in both.
-"""
+"""OTLP over gRPC and HTTP: who speaks and where to; needs the `otel` extra."""
 
 from __future__ import annotations
 
@@ -12,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
@@ -21,6 +19,7 @@ from kvdiag.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.trace.export import SpanExporter
 
 Protocol = Literal["grpc", "http"]
@@ -80,3 +79,11 @@ def span_exporter(url: str) -> SpanExporter:
     if endpoint.protocol == "grpc":
         return GrpcSpanExporter(endpoint=endpoint.url("traces"), insecure=not endpoint.secure, timeout=TIMEOUT)
     return HttpSpanExporter(endpoint=endpoint.url("traces"), timeout=TIMEOUT)
+
+
+def metric_exporter(url: str) -> MetricExporter:
+    """Return the SDK's exporter for this endpoint."""
+    endpoint = Endpoint.parse(url)
+    if endpoint.protocol == "grpc":
+        return GrpcMetricExporter(endpoint=endpoint.url("metrics"), insecure=not endpoint.secure, timeout=TIMEOUT)
+    return HttpMetricExporter(endpoint=endpoint.url("metrics"), timeout=TIMEOUT)
