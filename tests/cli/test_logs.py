@@ -98,6 +98,10 @@ def test_compare_is_inconclusive_on_too_few_turns(tmp_path: Path) -> None:
     assert run("compare", a, b) == 3
 
 
+def test_compare_of_one_log_without_a_holdout_is_inconclusive(tmp_path: Path) -> None:
+    assert run("compare", turn_log(tmp_path / "a.jsonl", seed=1)) == 3
+
+
 def test_explain_tells_a_conversation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("explain", "conversation-007", turn_log(tmp_path / "turns.jsonl", seed=1)) == 0
     out = capsys.readouterr().out

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kvdiag.diagnosis.comparison import Comparison, Row, compare
+from kvdiag.diagnosis.comparison import Comparison, Row, arms, compare
 from kvdiag.diagnosis.report import Report, TurnCounts, TurnReport, Verdict, Window
 
 
@@ -111,3 +111,17 @@ def test_every_turn_bucket_has_its_row() -> None:
 
 def test_empty_logs_compare_to_nothing() -> None:
     assert compare(side(1, conversations=0), side(2, conversations=0)).rows == []
+
+
+def test_a_holdout_is_compared_with_the_others() -> None:
+    both = side(1)
+    held_out = side(2, conversations=20, slower=3.0, hits=0.0)
+    assert both.per_turn is not None
+    assert held_out.per_turn is not None
+    for turn in held_out.per_turn:
+        turn.conversation = f"held-{turn.conversation}"
+        turn.detail = "holdout" if turn.cause == "missing_metadata" else None
+    both.per_turn += held_out.per_turn
+    off, on = arms(both)
+    assert (len(off.per_turn or []), len(on.per_turn or [])) == (160, 240)
+    assert row(compare(off, on), "TTFT, later turns").change == "better"

@@ -98,6 +98,14 @@ def test_the_threshold_is_where_reading_and_computing_take_equally_long() -> Non
     )
 
 
+def test_costs_cross_at_the_threshold() -> None:
+    tuning = tune(a_report(conversations(GAPS)))
+    threshold = advice(tuning, "kv_recompute_threshold").value
+    assert threshold is not None
+    assert all((row.read_s < row.compute_s) == (row.tokens >= threshold) for row in tuning.costs)
+    assert len(tuning.costs) > 3
+
+
 def test_a_transfer_slower_than_computing_gets_no_threshold() -> None:
     turns = conversations(GAPS)
     for turn in turns:

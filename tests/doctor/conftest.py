@@ -104,7 +104,7 @@ class Engine(Fake):
         self.refresh()
 
     def refresh(self) -> None:
-        page = 'vllm:num_requests_running{engine="0"} 0\nvllm:cache_config_info{block_size="16"} 1\n'
+        page = 'vllm:num_requests_running{engine="0"} 0\nvllm:cache_config_info{block_size="16",cache_dtype="auto"} 1\n'
         if self.connector:
             page += f"vllm:nixl_bytes_transferred_sum {self.read_bytes}\nvllm:nixl_num_failed_transfers_total 0\n"
         if self.connector == "kvdiag":

@@ -16,9 +16,7 @@ from .conftest import INFO
 if TYPE_CHECKING:
     from kvdiag.doctor.site import Role
 
-ENGINE = (
-    'vllm:num_requests_running 0\nvllm:cache_config_info{block_size="16"} 1\nvllm:nixl_num_failed_transfers_total 0\n'
-)
+ENGINE = 'vllm:num_requests_running 0\nvllm:cache_config_info{block_size="16",cache_dtype="auto"} 1\nvllm:nixl_num_failed_transfers_total 0\n'
 ROUTER = "kvdiag_turns_total 1\nkvdiag_router_handle_ttl_seconds 470\nkvdiag_router_store_up 1\n"
 
 
@@ -55,7 +53,7 @@ def test_a_stock_site_is_judged_only_where_it_tells() -> None:
         "metrics": "ok",
         "versions": "ok",
         "models": "ok",
-        "block_sizes": "ok",
+        "kv_layout": "ok",
         "connector": "ok",
         "bidirectional": "not evaluated",
         "flags": "not evaluated",
@@ -90,9 +88,14 @@ def changed(role: str, before: str, after: str) -> str:
         ("versions", site(None, engine("prefill", version="0.31.0"), engine("decode")), "0.31.0"),
         ("models", site(None, engine("prefill", model="other"), engine("decode")), "other"),
         (
-            "block_sizes",
+            "kv_layout",
             site(None, engine("prefill", changed("prefill", 'block_size="16"', 'block_size="128"')), engine("decode")),
             "128",
+        ),
+        (
+            "kv_layout",
+            site(None, service("prefill", ENGINE.replace("auto", "fp8")), service("decode", ENGINE)),
+            "KV dtype differs: fp8",
         ),
         ("connector", site(None, service("prefill", "vllm:num_requests_running 0\n"), engine("decode")), "prefill"),
         (

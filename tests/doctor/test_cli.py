@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -133,3 +137,27 @@ def test_watch_piped_prints_a_line_a_frame_until_interrupted(serve: Serve) -> No
         _, err = watching.communicate(timeout=20)
     assert all(line.startswith("turns_per_s=0 reused=? ") for line in lines)
     assert (watching.returncode, err) == (0, "")
+
+
+def test_watch_redraws_on_a_terminal_until_interrupted(serve: Serve) -> None:
+    command = [sys.executable, "-m", "kvdiag", "watch", *urls(serve, router=Router(turns=5)), "--interval", "0.1"]
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as watching:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"turns/s") < 2:
+            seen += os.read(ours, 65536)
+        watching.send_signal(signal.SIGINT)
+        drain = threading.Thread(target=_drain, args=(ours,))
+        drain.start()
+        assert watching.wait(timeout=20) == 0
+    drain.join(timeout=20)
+    os.close(ours)
+    assert b"\x1b[?1049h" in seen, "the alternate screen leaves what was there alone"
+
+
+def _drain(terminal: int) -> None:
+    with contextlib.suppress(OSError):  # EIO: the other side is closed
+        while os.read(terminal, 65536):
+            pass

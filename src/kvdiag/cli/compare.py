@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from kvdiag.diagnosis import Options, classify
-from kvdiag.diagnosis.comparison import compare
+from kvdiag.diagnosis.comparison import arms, compare
 from kvdiag.diagnosis.render import show
 from kvdiag.errors import ExitCode
 
@@ -17,20 +17,22 @@ if TYPE_CHECKING:
 
 @click.command("compare")
 @click.argument("a")
-@click.argument("b")
+@click.argument("b", required=False)
 @click.option("--seed", default=0, show_default=True, help="Seed of the resampling; equal seeds give equal intervals.")
 @click.option(
     "--format", "output", type=click.Choice(["terminal", "json"]), default="terminal", show_default=True, help="Output."
 )
-def command(a: str, b: str, seed: int, output: Literal["terminal", "json"]) -> int:
+def command(a: str, b: str | None, seed: int, output: Literal["terminal", "json"]) -> int:
     """Compare the turns in A with those in B: before and after, or off and on.
 
-    A and B are each a log file or a directory of logs. TTFT by turn and by outcome, the share of later turns that
+    A and B are each a log file or a directory of logs; without B, the conversations of A that the router held out from
+    reuse (router --holdout) are compared with the others. TTFT by turn and by outcome, the share of later turns that
     reused, and the tokens lost; each change with its interval, or said to be within noise. Exits 1 when anything is
     worse in B, 3 when there are too few turns to judge anything.
     """
-    before, after = (classify([path], Options(turns=True)) for path in (a, b))
-    comparison = compare(before, after, seed=seed)
+    before = classify([a], Options(turns=True))
+    sides = arms(before) if b is None else (before, classify([b], Options(turns=True)))
+    comparison = compare(*sides, seed=seed)
     click.echo(show(comparison, "comparison", output), nl=False)
     return _exit_code(comparison)
 

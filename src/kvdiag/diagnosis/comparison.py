@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Change = Literal["better", "worse", "within noise", "too few"]
 
+HOLDOUT: Final = "holdout"
+"""The detail of turns that a router with a holdout share keeps from reusing."""
 ENOUGH_CONVERSATIONS: Final = 5
 ENOUGH_TURNS: Final = 10
 _RESAMPLES: Final = 2000
@@ -76,6 +78,15 @@ def compare(a: Report, b: Report, *, seed: int = 0) -> Comparison:
     error = _JOINT_ERROR / max(1, sum(_enough(before) and _enough(after) for _, before, after in present))
     rows = [_row(measure, before, after, random.Random(seed), error) for measure, before, after in present]  # noqa: S311 - resampling
     return Comparison(seed=seed, rows=rows)
+
+
+def arms(report: Report) -> tuple[Report, Report]:
+    """Return the conversations from which the router withheld reuse on purpose, and the others."""
+    turns = report.per_turn or []
+    held_out = {turn.conversation for turn in turns if turn.detail == HOLDOUT}
+    off = [turn for turn in turns if turn.conversation in held_out]
+    on = [turn for turn in turns if turn.conversation not in held_out]
+    return msgspec.structs.replace(report, per_turn=off), msgspec.structs.replace(report, per_turn=on)
 
 
 def reused(turn: TurnReport) -> bool:

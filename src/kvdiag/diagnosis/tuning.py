@@ -23,6 +23,7 @@ ROUTER_MARGIN_S: Final = 7.0
 ENOUGH_GAPS: Final = 30
 ENOUGH_POINTS: Final = 10
 _TTLS: Final = (15, 30, 60, 120, 240, 480, 900, 1800, 3600)
+_LENGTHS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _MOST_FITTED: Final = 300
 _FAILED: Final = frozenset({"upstream_error", "client", "queueing", "kv_pressure", "slow_transfer"})
 """Turns whose prefill time says nothing about the speed of prefill."""
@@ -47,6 +48,15 @@ class TtlRow(msgspec.Struct, kw_only=True, frozen=True):
     held_bytes: float | None
 
 
+class CostRow(msgspec.Struct, kw_only=True, frozen=True):
+    """What this many tokens take, in seconds."""
+
+    tokens: int
+    compute_s: float
+    """Beyond what the rest of the prompt takes to compute anyway."""
+    read_s: float
+
+
 class Advice(msgspec.Struct, kw_only=True, frozen=True):
     """A value for one setting; None where the data are too thin or no value helps, and then why."""
 
@@ -66,6 +76,7 @@ class Tuning(msgspec.Struct, kw_only=True):
     prefill: Line | None
     read: Line | None
     rows: list[TtlRow]
+    costs: list[CostRow]
     advice: list[Advice]
 
 
@@ -98,6 +109,7 @@ def tune(report: Report, *, target: float = 0.95, memory: float | None = None) -
         prefill=prefill,
         read=read,
         rows=[_row(seconds, gaps, stays, duration, size) for seconds in shown] if gaps else [],
+        costs=[_cost(tokens, prefill, read) for tokens in _LENGTHS] if prefill and read else [],
         advice=[ttl, _router_advice(ttl), _threshold_advice(prefill, read)],
     )
 
@@ -178,6 +190,11 @@ def _row(
     tokens = _held_tokens(ttl_s, stays, duration)
     held = tokens * size if tokens is not None and size else None
     return TtlRow(ttl_s=ttl_s, reusable=_reusable(ttl_s, gaps), held_tokens=tokens, held_bytes=held)
+
+
+def _cost(tokens: int, prefill: Line, read: Line) -> CostRow:
+    read_s = max(read.fixed_s, 0.0) + max(read.per_token_s, 0.0) * tokens
+    return CostRow(tokens=tokens, compute_s=max(prefill.per_token_s, 0.0) * tokens, read_s=read_s)
 
 
 def _ttl_advice(

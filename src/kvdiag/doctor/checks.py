@@ -94,9 +94,13 @@ def models(site: Site) -> Answer:
     return _equal(site.engines, "model", lambda engine: engine.model)
 
 
-def block_sizes(site: Site) -> Answer:
-    """Judge whether all engines use one block size."""
-    return _equal(site.engines, "block size", lambda engine: _text(block_size(engine)))
+def kv_layout(site: Site) -> Answer:
+    """Judge whether all engines lay their KV out alike."""
+    sizes = _equal(site.engines, "block size", lambda engine: _text(block_size(engine)))
+    types = _equal(site.engines, "KV dtype", _kv_dtype)
+    if sizes.state == "ok" and types.state == "problem":
+        return types
+    return sizes if types.state != "ok" or sizes.state != "ok" else ok(f"{sizes.seen}; {types.seen}")
 
 
 def connector(site: Site) -> Answer:
@@ -209,6 +213,10 @@ def _setting(key: str) -> Callable[[Service], str | None]:
     return lambda engine: engine.info(key)
 
 
+def _kv_dtype(engine: Service) -> str | None:
+    return engine.samples.label("vllm:cache_config_info", "cache_dtype") if engine.samples else None
+
+
 def _text(value: int | None) -> str | None:
     return None if value is None else str(value)
 
@@ -243,7 +251,12 @@ CHECKS: Final = (
     ),
     Check("versions", "Do all engines run one vLLM?", CAUSES["peer_unreachable"].remedy("incompatible"), versions),
     Check("models", "Do all engines serve one model?", CAUSES["peer_unreachable"].remedy("incompatible"), models),
-    Check("block_sizes", "Do all engines use one block size?", "give all engines the same --block-size", block_sizes),
+    Check(
+        "kv_layout",
+        "Do all engines lay their KV out alike?",
+        "give all engines the same --block-size and --kv-cache-dtype",
+        kv_layout,
+    ),
     Check("connector", "Is a KV connector loaded?", CAUSES["feature_off"].remedy("no_connector"), connector),
     Check("bidirectional", "Is reading back on at both ends?", CAUSES["feature_off"].remedy(), bidirectional),
     Check(

@@ -6,7 +6,7 @@ import pytest
 
 from kvdiag.diagnosis.render import Style, show
 from kvdiag.diagnosis.render.tuning import render
-from kvdiag.diagnosis.tuning import Advice, Line, TtlRow, Tuning
+from kvdiag.diagnosis.tuning import Advice, CostRow, Line, TtlRow, Tuning
 
 
 def a_tuning() -> Tuning:
@@ -19,6 +19,10 @@ def a_tuning() -> Tuning:
         rows=[
             TtlRow(ttl_s=60, reusable=0.5, held_tokens=1000, held_bytes=98e6),
             TtlRow(ttl_s=480, reusable=1.0, held_tokens=4000, held_bytes=None),
+        ],
+        costs=[
+            CostRow(tokens=64, compute_s=0.01, read_s=0.03),
+            CostRow(tokens=1024, compute_s=0.2, read_s=0.05),
         ],
         advice=[
             Advice(setting="decoder_kv_blocks_ttl", value=480, unit="s", why="all"),
@@ -45,3 +49,9 @@ def test_bars_are_as_long_as_the_share(ttl: str, bars: int) -> None:
 
 def test_json_has_its_schema() -> None:
     assert '"schema": "kvdiag.tuning/1"' in show(a_tuning(), "tuning", "json")
+
+
+@pytest.mark.parametrize(("tokens", "faster"), [("64", "compute"), ("1,024", "read")])
+def test_says_which_is_faster_at_each_length(tokens: str, faster: str) -> None:
+    line = next(line for line in render(a_tuning(), Style(color=False)).splitlines() if line.split()[:1] == [tokens])
+    assert line.split()[-1] == faster

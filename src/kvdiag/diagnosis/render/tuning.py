@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kvdiag.diagnosis.render import Style
-    from kvdiag.diagnosis.tuning import Line, TtlRow, Tuning
+    from kvdiag.diagnosis.tuning import CostRow, Line, TtlRow, Tuning
 
 _BAR: Final = 30
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
@@ -37,9 +37,15 @@ def _parts(tuning: Tuning) -> Iterator[RenderableType]:
         most = max((row.held_tokens or 0 for row in tuning.rows), default=0)
         rows = [_cells(row, most) for row in tuning.rows]
         yield table(("TTL", "Would be reused", "Held on decode, on average"), rows, ("TTL",))
+    if tuning.costs:
+        longest = max(max(row.compute_s, row.read_s) for row in tuning.costs) or 1.0
+        costs = [_cost_cells(row, longest) for row in tuning.costs]
+        yield table(("Tokens", "Computed", "Read back", "Faster"), costs, ("Tokens",))
     yield Text("Settings", style="bold")
-    rows = [(item.setting, f"{item.value:,} {item.unit}" if item.value else "-", item.why) for item in tuning.advice]
-    yield table(("Setting", "Value", "Why"), rows, ("Value",))
+    settings = [
+        (item.setting, f"{item.value:,} {item.unit}" if item.value else "-", item.why) for item in tuning.advice
+    ]
+    yield table(("Setting", "Value", "Why"), settings, ("Value",))
 
 
 def _speed(line: Line | None) -> str:
@@ -53,6 +59,11 @@ def _cells(row: TtlRow, most: float) -> tuple[str, str, str]:
     held = wording.size(row.held_bytes) if row.held_bytes is not None else _tokens(row.held_tokens)
     share = (row.held_tokens or 0) / most if most else 0
     return wording.seconds(row.ttl_s), f"{_bar(row.reusable)} {row.reusable:4.0%}", f"{_bar(share)} {held}"
+
+
+def _cost_cells(row: CostRow, longest: float) -> tuple[str, str, str, str]:
+    compute, read = (f"{_bar(taken / longest)} {wording.seconds(taken)}" for taken in (row.compute_s, row.read_s))
+    return wording.count(row.tokens), compute, read, "read" if row.read_s < row.compute_s else "compute"
 
 
 def _tokens(tokens: float | None) -> str:
