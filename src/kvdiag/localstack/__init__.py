@@ -2,6 +2,6 @@
 
 from kvdiag.localstack.engine import EngineOptions
 from kvdiag.localstack.process import Service, free_port
-from kvdiag.localstack.stack import LocalStack, StackOptions
+from kvdiag.localstack.stack import LocalStack, StackOptions, router_service
 
-__all__ = ["EngineOptions", "LocalStack", "Service", "StackOptions", "free_port"]
+__all__ = ["EngineOptions", "LocalStack", "Service", "StackOptions", "free_port", "router_service"]

