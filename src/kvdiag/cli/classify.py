@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from kvdiag.cli.reading import classified
 from kvdiag.diagnosis.follow import follow as follow_files
 from kvdiag.diagnosis.options import LogRole, Options
-from kvdiag.diagnosis.pipeline import classify
 from kvdiag.diagnosis.render import FORMATS, Format, render
 from kvdiag.errors import ExitCode, InputError
 
@@ -97,16 +96,7 @@ def command(
     if follow:
         codes = [_show(report, format_, output, turns=turns) for report in follow_files(paths, options)]
         return codes[-1]
-    return _show(_classify(paths, options), format_, output, turns=turns)
-
-
-def _classify(paths: tuple[str, ...], options: Options) -> Report:
-    if not sys.stderr.isatty():
-        return classify(paths, options)
-    from kvdiag.diagnosis.progress import progress_bar  # noqa: PLC0415 - only a terminal needs rich
-
-    with progress_bar() as progress:
-        return classify(paths, options, progress)
+    return _show(classified(paths, options), format_, output, turns=turns)
 
 
 def _show(report: Report, format_: Format, output: Path | None, *, turns: bool) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from kvdiag.diagnosis import Options, classify
+from kvdiag.cli.reading import with_turns
 from kvdiag.diagnosis.comparison import arms, compare
 from kvdiag.diagnosis.render import show
 from kvdiag.errors import ExitCode
@@ -30,8 +30,8 @@ def command(a: str, b: str | None, seed: int, output: Literal["terminal", "json"
     reused, and the tokens lost; each change with its interval, or said to be within noise. Exits 1 when anything is
     worse in B, 3 when there are too few turns to judge anything.
     """
-    before = classify([a], Options(turns=True))
-    sides = arms(before) if b is None else (before, classify([b], Options(turns=True)))
+    before = with_turns([a])
+    sides = arms(before) if b is None else (before, with_turns([b]))
     comparison = compare(*sides, seed=seed)
     click.echo(show(comparison, "comparison", output), nl=False)
     return _exit_code(comparison)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from kvdiag.causes import OUTCOMES
+from kvdiag.cli.reading import watched
 from kvdiag.diagnosis import Options
 from kvdiag.diagnosis.assemble import assemble
 from kvdiag.diagnosis.casebook import Casebook
@@ -32,7 +33,8 @@ def command(name: str, paths: tuple[str, ...], output: Literal["terminal", "json
     the beginning of one. PATH is as for `classify`. Exits 1 when a turn shown has a fault.
     """
     book, options = Casebook(), Options(turns=True)
-    read(book, paths, options)
+    with watched() as progress:
+        read(book, paths, options, progress)
     timeline = explain(name, book, assemble(book, options))
     click.echo(show(timeline, "timeline", output), nl=False)
     return _exit_code(timeline)

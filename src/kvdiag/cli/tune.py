@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import click
 
-from kvdiag.diagnosis import Options, classify
+from kvdiag.cli.reading import with_turns
 from kvdiag.diagnosis.render import show
 from kvdiag.diagnosis.tuning import tune
 from kvdiag.errors import ExitCode
@@ -57,6 +57,6 @@ def command(paths: tuple[str, ...], target: float, memory: float | None, output:
     PATH is as for `classify`. Shown for each decoder_kv_blocks_ttl: the share of later turns that would find
     their blocks, and the memory that decode would hold for them. Exits 3 when the data are too thin for any setting.
     """
-    tuning = tune(classify(paths, Options(turns=True)), target=target, memory=memory)
+    tuning = tune(with_turns(paths), target=target, memory=memory)
     click.echo(show(tuning, "tuning", output), nl=False)
     return ExitCode.CLEAR if any(item.value for item in tuning.advice) else ExitCode.INCONCLUSIVE
