@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,9 +12,7 @@ from hypothesis import strategies as st
 
 from kvdiag.errors import InputError
 from kvdiag.router.config import load
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kvdiag.router.settings import Settings
 
 ENGINES: dict[str, Any] = {"prefill": ("http://p:1",), "decode": ("http://d:1",)}
 
@@ -106,3 +107,13 @@ def test_any_file_gives_settings_or_an_input_error(
     file.write_text(text)
     with contextlib.suppress(InputError):
         load(file, {}, ENGINES)
+
+
+def test_the_example_lists_every_setting_with_its_default() -> None:
+    example = Path(__file__).parents[2] / "router" / "router.example.toml"
+    settings = load(example, {}, {})
+    assert dataclasses.replace(settings, prefill=(), decode=()) == Settings()
+    listed = set(re.findall(r"^(?:# )?(\w+) = ", example.read_text(), re.MULTILINE))
+    tables = (Settings(), settings.limits, settings.deadlines, settings.store, settings.health)
+    fields = {field.name for table in tables for field in dataclasses.fields(table)}
+    assert listed == fields - {"limits", "deadlines", "store", "health"}
