@@ -21,7 +21,7 @@ def test_begins_with_the_verdict(report: Report) -> None:
 
 def test_names_every_cause_with_cost_evidence_and_next_step(report: Report) -> None:
     text = render(report, "terminal", color=False)
-    row = next(line for line in text.splitlines() if line.strip().startswith("expired_remote_read/declined   "))
+    row = next(line for line in text.splitlines() if line.strip().startswith("expired_remote_read/declined  certain"))
     assert re.split(r" {2,}", row.strip()) == [
         "expired_remote_read/declined",
         "certain",
@@ -106,3 +106,8 @@ def test_an_interrupted_reading_is_said_to_be(report: Report, output: Format) ->
 @pytest.mark.parametrize("output", ["terminal", "markdown", "html"])
 def test_the_runbook_is_a_command_to_copy(report: Report, output: Format) -> None:
     assert "kvdiag runbook expired_remote_read" in render(report, output)
+
+
+def test_a_narrow_terminal_keeps_each_cause_on_one_line(report: Report) -> None:
+    lines = render(report, "terminal", color=False, width=80).splitlines()
+    assert any(line.split()[:4] == ["expired_remote_read/declined", "certain", "2", "2"] for line in lines)

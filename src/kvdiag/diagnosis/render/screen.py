@@ -48,7 +48,7 @@ def text(parts: Iterable[RenderableType], console: Console) -> str:
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[str] = ()) -> Table:
     """Return a table; columns named in `numeric` are set right and never wrapped. Cells are text, not markup."""
     right = frozenset(numeric)
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for heading in headings:
         drawn.add_column(
             heading, justify="right" if heading in right else "left", overflow="fold", no_wrap=heading in right

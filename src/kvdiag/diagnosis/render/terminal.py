@@ -30,10 +30,11 @@ def render(report: Report, style: Style) -> str:
     """Return the report as text; with colour where the terminal shows it, plain otherwise."""
     console = screen(style)
     turns = report.per_turn if style.turns else None
-    return text(_parts(report), console) + (_turns(turns, narrow=console.width < _NARROW) if turns else "")
+    narrow = console.width < _NARROW
+    return text(_parts(report, narrow=narrow), console) + (_turns(turns, narrow=narrow) if turns else "")
 
 
-def _parts(report: Report) -> Iterable[RenderableType]:
+def _parts(report: Report, *, narrow: bool) -> Iterable[RenderableType]:
     verdict = report.verdict
     yield Text(wording.verdict_line(verdict), style=_VERDICT_STYLES.get(verdict.cause, "bold red"))
     yield Text(
@@ -42,7 +43,9 @@ def _parts(report: Report) -> Iterable[RenderableType]:
     if notice := wording.notice(report):
         yield Text(notice, style="bold yellow")
     if report.findings:
-        yield table(wording.FINDING_HEADINGS, map(wording.finding_cells, report.findings), wording.NUMERIC)
+        shown = len(wording.FINDING_HEADINGS) - narrow  # the evidence stands below as well
+        rows = (wording.finding_cells(finding)[:shown] for finding in report.findings)
+        yield table(wording.FINDING_HEADINGS[:shown], rows, wording.NUMERIC)
         yield from map(_finding, report.findings)
     yield from _listed(
         "Not judged, for want of input:", [f"{rule.rule}: needs {rule.needs}" for rule in report.not_evaluated]
