@@ -28,6 +28,8 @@ _DEVIATIONS: Final = 6.0
 _FELT_S: Final = 0.5
 _LONG_S: Final = 2.0
 _MANY_BLOCKS: Final = 64
+ROUTER_EXTRA_S: Final = 2.0
+"""Router stamps are whole seconds: less than this may be rounding."""
 _REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold"})
 
 
@@ -164,3 +166,11 @@ def long_turns(turns: Iterable[Turn]) -> list[Turn]:
     much = max(median(added.values()) * _FACTOR, _MANY_BLOCKS)
     limit = max(_LONG_S, usual * 2)
     return [turn for turn in hits if (turn.prefill_s or 0.0) >= limit and added.get(turn.id, 0) >= much]
+
+
+def router_extra_s(turn: Turn) -> float:
+    """Return the time from look-up to prefill's answer that the prefill call does not account for; seconds."""
+    done = turn.marks.get("prefill_done")
+    if not done or done[0].stamp is None or turn.first_seen is None or turn.prefill_s is None:
+        return 0.0
+    return max(done[0].stamp - turn.first_seen - turn.prefill_s, 0.0)

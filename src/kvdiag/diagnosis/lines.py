@@ -55,6 +55,7 @@ _COMPOSE: Final = re.compile(r"([\w.-]{1,80}) +\| ?(.*)", re.DOTALL)
 _KUBECTL: Final = re.compile(
     r"\[?(?:pod/)?([a-z0-9][a-z0-9.-]{0,250})(?:/| )([a-z0-9][a-z0-9.-]{0,100})\]? (.*)", re.DOTALL
 )
+_GREP: Final = re.compile(r"([\w./@-]{1,200}\.(?:log|txt|out|err|json)(?:\.\d+)?)[:-](?:\d+[:-])?(.*)", re.DOTALL)
 _LOOKS_LIKE_LOG: Final = re.compile(
     r"\(\w[^()]{0,80}pid=\d+|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?::| \d\d-)|\{|20\d\d-|[IWEF]\d{4} |\[\d|\x1b"
 )
@@ -133,18 +134,25 @@ def _unwrap(text: str) -> tuple[_Wrapping, dict[str, Any] | None]:
 
 def _text_wrapper(text: str) -> _Wrapping | None:
     if match := _REPEATED.match(text):
-        return _Wrapping(match[2], repeated=int(match[1]) - 1)
+        return _Wrapping(match[2], repeated=int(match[1][:4]) - 1)
     if _TIMES.match(text):
         return _timed_wrapper(text)
     if match := _SYSLOG.match(text):
         month, day, time, iso, host, unit, rest = match.groups()
         stamp = clock.iso_stamp(iso) if iso else clock.syslog_stamp(month, day, time)
         return _Wrapping(rest, f"{host} {unit}", stamp)
-    if (match := _COMPOSE.match(text)) and _LOOKS_LIKE_LOG.match(match[2]):
-        return _Wrapping(match[2], match[1])
-    if (match := _KUBECTL.match(text)) and (_LOOKS_LIKE_LOG.match(match[3]) or _POD.match(match[1])):
+    return _named_wrapper(text) or _prefixed_json(text)
+
+
+def _named_wrapper(text: str) -> _Wrapping | None:
+    """Peel off who wrote the line: compose's service, grep's file, kubectl's or stern's pod and container."""
+    for pattern in (_COMPOSE, _GREP):
+        if (match := pattern.match(text)) and _LOOKS_LIKE_LOG.match(match[2]):
+            return _Wrapping(match[2], match[1])
+    match = _KUBECTL.match(text)
+    if match and (_LOOKS_LIKE_LOG.match(match[3]) or _POD.match(match[1])):
         return _Wrapping(match[3], f"{match[1]}/{match[2]}")
-    return _prefixed_json(text)
+    return None
 
 
 def _timed_wrapper(text: str) -> _Wrapping | None:

@@ -292,8 +292,8 @@ CONFIG: Final = (
     _pattern(
         "version",
         "  version ",
-        r".*?  version (?P<version>\d+\.\d+[\w.+-]*)",
-        " v  version 0.33.0",
+        r"[^\w'\"]{0,80}?  version (?P<version>\d+\.\d+[\w.+-]*)\s*$",
+        " ▄▄ █  version 0.33.0",
         "vLLM banner",
     ),
     _pattern(
@@ -828,6 +828,16 @@ RECORD: Final = (
 )
 
 FOREIGN: Final = (
+    _pattern(
+        "foreign",
+        "nginx access line",
+        r'\S+ - \S+ \[\d\d/\w{3}/\d{4}:[^\]]+\] "\w+ ',
+        '203.0.113.7 - - [10/Nov/2026:10:00:33 +0000] "POST /v1/chat/completions HTTP/1.1" 200 512 "-" "python"',
+        "nginx, combined format",
+        _BARE,
+        find=r'[0-9]\] \\?"(?:GET|POST|HEAD|OPTIONS|PUT) /',
+        system="nginx",
+    ),
     _pattern(
         "foreign",
         "Decode batch",

@@ -74,7 +74,15 @@ def add_block(book: Casebook, source: str, path: str, scanned: Scanned) -> None:
         evidence = Evidence(path=path, line=offset + fact.line, text=fact.text)
         handler = _HANDLERS.get(fact.kind)
         if handler is not None:
-            handler(Seen(book, engine, fact, evidence, source))
+            _handle(handler, Seen(book, engine, fact, evidence, source))
+
+
+def _handle(handler: Callable[[Seen], None], seen: Seen) -> None:
+    try:
+        handler(seen)
+    except (ValueError, OverflowError):
+        # Numbers that are none, or beyond all measure: a damaged line, left out like one that was not recognised.
+        seen.engine.counts["damaged"] += 1
 
 
 def _declined(seen: Seen) -> None:
@@ -418,3 +426,6 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "sample": _sample,
     "record": records.add_record,
 }
+
+KINDS: Final = frozenset(_HANDLERS)
+"""The kinds of facts that change the casebook."""

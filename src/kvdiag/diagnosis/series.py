@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.report import Evidence
 
 _MAX_SAMPLES: Final = 2048
+# No counter, time or size of a sound line comes near.
+_MEASURE: Final = 1e12
 _DEFERRED: Final = re.compile(r"Deferred: (\d+) reqs")
 _USAGE: Final = re.compile(r"KV cache usage: ([\d.]+)%")
 _EXTERNAL: Final = re.compile(r"External prefix cache hit rate: ([\d.]+)%")
@@ -57,6 +59,11 @@ class LoadSample(NamedTuple):
 def load_sample(data: dict[str, Any], stamp: float | None, evidence: Evidence) -> LoadSample:
     """Return the sample that a `load` fact holds."""
     rest = data["rest"] or ""
+    if (
+        max(float(data["prompt"]), float(data["generation"]), float(data["running"]), float(data["waiting"] or 0))
+        > _MEASURE
+    ):
+        raise ValueError(data["running"])
     return LoadSample(
         evidence,
         stamp,
@@ -117,6 +124,8 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
     for pair in text.split(","):
         name, _, value = pair.partition("=")
         try:
-            yield name.strip(), float(value)
+            number = float(value)
         except ValueError:
             continue
+        if 0 <= number < _MEASURE:
+            yield name.strip(), number

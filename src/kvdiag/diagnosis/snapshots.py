@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -103,7 +104,7 @@ def read_sample(snapshots: list[Snapshot], name: str, labels: str, value: float,
     if not snapshots or key in snapshots[-1].values:
         snapshots.append(Snapshot())
         del snapshots[1:-1]
-    if len(snapshots[-1].values) < _MAX_SERIES:
+    if len(snapshots[-1].values) < _MAX_SERIES and 0 <= value < math.inf:
         snapshots[-1].values[key] = Value(value, evidence)
 
 

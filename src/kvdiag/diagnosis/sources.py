@@ -7,6 +7,7 @@ import io
 import re
 import sys
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -70,12 +71,12 @@ def _rotation(path: str) -> tuple[str, tuple[int, str]]:
     bare = path
     for suffix in _COMPRESSED:
         bare = bare.removesuffix(suffix)
+    if match := _DATED.match(bare):
+        return match["base"] + (match["end"] or ""), (-1, match["date"])
     if match := _NUMBERED_BEFORE.match(bare):
         return match["base"] + match["end"], (-int(match["age"]), "")
     if match := _NUMBERED.match(bare):
         return match["base"], (-int(match["age"]), "")
-    if match := _DATED.match(bare):
-        return match["base"] + (match["end"] or ""), (-1, match["date"])
     return bare, (0, "")
 
 
@@ -127,10 +128,14 @@ def read_range(path: str, start: int, stop: int) -> bytes:
         return block if block.endswith(b"\n") else block + stream.readline(_MAX_LINE)
 
 
-def _open(path: str) -> BinaryIO:
+@contextmanager
+def _open(path: str) -> Iterator[BinaryIO]:
+    """Open a file for reading, decompressed; standard input is left open."""
     if path == STDIN:
-        return _decompressed(sys.stdin.buffer)
-    return _decompressed(Path(path).open("rb"))
+        yield _decompressed(sys.stdin.buffer)
+        return
+    with Path(path).open("rb") as stream:
+        yield _decompressed(stream)
 
 
 def _decompressed(stream: BinaryIO) -> BinaryIO:
@@ -139,6 +144,6 @@ def _decompressed(stream: BinaryIO) -> BinaryIO:
     if magic.startswith(_GZIP_MAGIC):
         return gzip.GzipFile(fileobj=buffered)  # type: ignore[return-value]
     if magic.startswith(_ZSTD_MAGIC):
-        reader = zstandard.ZstdDecompressor().stream_reader(buffered, read_across_frames=True)
+        reader = zstandard.ZstdDecompressor().stream_reader(buffered, read_across_frames=True, closefd=False)
         return io.BufferedReader(reader)
     return buffered

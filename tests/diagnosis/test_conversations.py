@@ -1,0 +1,69 @@
+"""From a router's lines to the look-up of each turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvdiag.diagnosis.conversations import EventKind, Outcome, RouterEvent, look_ups
+from kvdiag.diagnosis.report import Evidence
+
+_ERA = ("proxy.log", 1)
+
+
+def _event(
+    kind: EventKind, at: float, turn: str | None = None, *, handle: str | None = None, era: tuple[str, int] = _ERA
+) -> RouterEvent:
+    return RouterEvent(kind, at, era, Evidence(path="proxy.log", line=int(at), text=kind), turn, handle)
+
+
+def _stored(at: float, turn: str) -> RouterEvent:
+    return _event("stored", at, handle=f"chatcmpl-{turn}-0000000a")
+
+
+def _results(events: list[RouterEvent]) -> list[str]:
+    return [outcome.result for outcome in look_ups(events)]
+
+
+@pytest.mark.parametrize(
+    ("events", "results"),
+    [
+        ([_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 3, "b")], ["first_turn", "hit"]),
+        (
+            [_event("miss", 1, "a"), _event("miss", 9, "b"), _event("miss", 19, "c")],
+            ["first_turn", "not_returned", "not_returned"],
+        ),
+        (
+            [_event("miss", 1, "a"), _stored(2, "a"), _event("stale", 460), _event("miss", 460, "b")],
+            ["first_turn", "stale"],
+        ),
+        ([_event("miss", 1, "a"), _stored(2, "a"), _event("miss", 600, "b")], ["first_turn", "stale"]),
+        ([_event("miss", 1, "a"), _stored(2, "a"), _event("miss", 60, "b")], ["first_turn", "router_lost_state"]),
+        (
+            [_event("miss", 1, "a"), _stored(2, "a"), _event("miss", 600, "b", era=("proxy.log", 2))],
+            ["first_turn", "router_lost_state"],
+        ),
+        (
+            [_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 3, "b"), _event("miss", 4, "c")],
+            ["first_turn", "hit", "consumed"],
+        ),
+        ([_event("miss", 1, "a"), _event("miss", 2, "b"), _stored(3, "a")], ["first_turn", "first_turn"]),
+        ([_event("anonymous", 1, "a"), _event("anonymous", 2, "b")], ["no_conversation_id", "no_conversation_id"]),
+    ],
+)
+def test_the_lines_of_a_conversation_tell_each_look_up(events: list[RouterEvent], results: list[str]) -> None:
+    assert _results(events) == results
+
+
+def test_a_miss_after_a_failed_turn_is_its_effect() -> None:
+    events = [_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 3, "b"), _event("miss", 4, "c")]
+
+    last = list(look_ups(events, failed=frozenset({"b"})))[-1]
+
+    assert (last.result, last.certain) == ("consumed", False)
+
+
+def test_turns_are_numbered_and_cite_their_lines() -> None:
+    first, second = look_ups([_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 3, "b", handle="h")])
+
+    assert (first.number, second.number) == (1, 2)
+    assert second == Outcome("b", 2, "hit", [Evidence(path="proxy.log", line=3, text="hit")], handle="h")

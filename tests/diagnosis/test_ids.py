@@ -1,0 +1,35 @@
+"""All spellings of one request lead to one external id."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvdiag.diagnosis.ids import MAX_ID_CHARS, external_id
+
+
+@pytest.mark.parametrize(
+    ("spelling", "external"),
+    [
+        ("chatcmpl-c7610ccb-312b-4bce-8bc5-f207b6e70b45", "c7610ccb-312b-4bce-8bc5-f207b6e70b45"),
+        ("chatcmpl-c7610ccb-312b-4bce-8bc5-f207b6e70b45-83994e35", "c7610ccb-312b-4bce-8bc5-f207b6e70b45"),
+        ("cmpl-job-7-0-83994e35", "job-7"),
+        ("cmpl-job-7-0", "job-7"),
+        ("generate-tokens-abc-83994e35", "abc"),
+        ("0_chatcmpl-abc-83994e35", "abc"),
+        ("6f1d2c3b-0000-4000-8000-000000000000", "6f1d2c3b-0000-4000-8000-000000000000"),
+        ("chatcmpl-fa6f9edebbd08a01a5e3ca37ad5c1553-cd00e2d1", "fa6f9edebbd08a01a5e3ca37ad5c1553"),
+    ],
+)
+def test_a_spelling_leads_to_the_routers_id(spelling: str, external: str) -> None:
+    assert external_id(spelling) == external
+
+
+def test_an_id_printed_before_the_suffix_is_added_keeps_its_end() -> None:
+    assert external_id("chatcmpl-job-deadbeef", suffixed=False) == "job-deadbeef"
+
+
+@given(st.text())
+def test_ids_of_strangers_are_bounded(text: str) -> None:
+    assert len(external_id(text)) <= MAX_ID_CHARS

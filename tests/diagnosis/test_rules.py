@@ -1,0 +1,184 @@
+"""Each rule has three states: fired, clear, and not evaluated where its input is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kvdiag.causes import CAUSES, OUTCOMES
+from kvdiag.diagnosis import Options, classify
+from kvdiag.diagnosis.rules import RULES, Rule
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvdiag.diagnosis.report import Report
+
+P = "(EngineCore pid=2) {level} 10-14 09:{at} [f.py:1] {text}"
+_CONFIG = (
+    "(APIServer pid=1) INFO 10-14 08:00:00 [f.py:1] non-default args: {{'kv_transfer_config': KVTransferConfig("
+    "kv_connector='NixlConnector', engine_id='{engine}', kv_role='{role}', kv_connector_extra_config="
+    "{{'bidirectional_kv_xfer': {on}}})}}"
+)
+PREFILL = _CONFIG.format(engine="p", role="kv_producer", on=True)
+DECODE = _CONFIG.format(engine="d", role="kv_consumer", on=True)
+BUSY = (
+    "(APIServer pid=1) INFO 10-14 09:00:{at} [f.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation "
+    "throughput: 9.0 tokens/s, Running: 9 reqs, Waiting: {waiting} reqs, GPU KV cache usage: {usage}%"
+)
+MOVED = (
+    "(APIServer pid=1) INFO 10-14 09:00:10 [f.py:1] KV Transfer metrics: Num successful transfers=1, Avg xfer time (ms)={ms}, "
+    "Avg MB per transfer=100.0, Num failed transfers={failed}, Num KV expired reqs={expired}, Num notifs after expiry={late}"
+)
+PROXY = "2026-10-14 09:00:00 [INFO] disagg_proxy: {}"
+_QUEUE = [BUSY.format(at=at, waiting=30, usage=20) for at in (10, 20, 30)]
+_FULL = [BUSY.format(at=at, waiting=30, usage=99) for at in (10, 20, 30)]
+_RELEASED = "Releasing expired KV blocks for request chatcmpl-a-0000000a which were retrieved by 0 remote worker(s) before lease expired."
+
+
+def _line(text: str, level: str = "WARNING", at: str = "00:01") -> str:
+    return P.format(text=text, level=level, at=at)
+
+
+def _report(folder: Path, **files: list[str]) -> Report:
+    paths = []
+    for name, lines in files.items():
+        path = folder / f"{name}.log"
+        path.write_text("\n".join(lines) + "\n")
+        paths.append(str(path))
+    return classify(paths, Options(turns=True))
+
+
+def _moved(ms: float = 20, failed: int = 0, expired: int = 0, late: int = 0) -> str:
+    return MOVED.format(ms=ms, failed=failed, expired=expired, late=late)
+
+
+@pytest.mark.parametrize(
+    ("files", "cause", "detail", "confidence", "turns"),
+    [
+        ({"p": [PREFILL, _line("Declining expired remote read for chatcmpl-a-0000000a from engine d.")]}, "expired_remote_read", "declined", "certain", 1),
+        ({"p": [PREFILL, _line(_RELEASED)]}, "expired_handoff", None, "certain", 1),
+        ({"p": [PREFILL, _moved(expired=2)]}, "expired_remote_read", None, "possible", 2),
+        ({"d": [DECODE, _moved(late=3)]}, "suspect_kv", "read_after_release", "likely", 3),
+        ({"d": [DECODE, _moved(failed=3)]}, "transfer_failed", None, "likely", 3),
+        ({"d": [DECODE, _moved(ms=900), _moved(ms=900)]}, "slow_transfer", "prefill_to_decode", "likely", 2),
+        ({"p": [PREFILL, _moved(ms=900)]}, "slow_transfer", "decode_to_prefill", "likely", 1),
+        ({"p": [PREFILL, _line("NIXL handshake: add agent took: 9.5 (x)", "DEBUG")]}, "slow_transfer", "handshake", "likely", 1),
+        ({"p": [PREFILL, *_QUEUE]}, "queueing", "prefill", "likely", 30),
+        ({"d": [DECODE, *_QUEUE]}, "queueing", "decode", "likely", 30),
+        ({"d": [DECODE, *_FULL]}, "kv_pressure", "capacity", "likely", 30),
+        ({"p": [_line("Got kv_transfer_params, but no KVConnector found. x")] * 3}, "feature_off", "no_connector", "certain", 3),
+        ({"p": [PREFILL, BUSY.format(at=10, waiting=0, usage=9)], "d": [DECODE.replace("True", "False")]}, "feature_off", "decode", "likely", 0),
+        ({"p": [PREFILL, _line("Got invalid KVTransferParams: {'a': 1}. This request will not utilize KVTransfer")]}, "missing_metadata", "incomplete", "certain", 1),
+        ({"d": [DECODE, _line("Request chatcmpl-a aborted.", "INFO")]}, "client", "aborted", "certain", 1),
+        ({"d": [DECODE, _line("Request chatcmpl-a failed (engine dead).", "ERROR")]}, "upstream_error", None, "certain", 1),
+        ({"d": [DECODE, _line("EngineCore encountered a fatal error.", "ERROR")]}, "upstream_error", None, "certain", 0),
+        ({"r": ['INFO:     1.2.3.4:5 - "POST /v1/chat/completions HTTP/1.1" 503 Service Unavailable'] * 2}, "upstream_error", None, "likely", 2),
+        ({"r": [PROXY.format("[a] conv=c: cache MISS"), PROXY.replace("00:00", "00:09").format("[a] Prefill done in 900ms")]}, "router_overhead", None, "likely", 1),
+        ({"p": [PREFILL, _line("Remote engine at 1.2.3.4:5 changed from d to d2.", "INFO")]}, "peer_unreachable", "restarted", "possible", 0),
+    ],
+)  # fmt: skip
+def test_a_rule_fires(
+    files: dict[str, list[str]], cause: str, detail: str | None, confidence: str, turns: int, tmp_path: Path
+) -> None:
+    first = _report(tmp_path, **files).findings[0]
+
+    assert (first.cause, first.detail, first.confidence, first.turns) == (cause, detail, confidence, turns)
+    assert first.evidence
+    assert first.next_step
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"p": [PREFILL, _moved(), BUSY.format(at=10, waiting=0, usage=99)], "d": [DECODE, _moved(), _line(_RELEASED)]},
+        {"d": [DECODE, _moved(expired=40)]},
+        {"d": [DECODE, _moved(), BUSY.format(at=10, waiting=90, usage=20)]},
+        {"p": [PREFILL, _moved(), _line("NIXL handshake: add agent took: 0.2 (x)", "DEBUG")]},
+        {
+            "r": [
+                PROXY.format("[a] conv=c: cache MISS"),
+                'INFO:     1.2.3.4:5 - "GET /v1/models HTTP/1.1" 404 Not Found',
+            ]
+        },
+    ],
+)
+def test_what_is_normal_stays_quiet(files: dict[str, list[str]], tmp_path: Path) -> None:
+    report = _report(tmp_path, **files)
+
+    assert (report.verdict.cause, report.findings) == ("healthy", [])
+
+
+def test_a_rule_without_its_input_is_not_called_clear(tmp_path: Path) -> None:
+    report = _report(tmp_path, d=[DECODE, _moved(), BUSY.format(at=10, waiting=0, usage=9)])
+
+    missing = {item.rule: item.needs for item in report.not_evaluated}
+    assert {"expired_remote_read", "handle_kept", "prefix_unchanged"} <= missing.keys()
+    assert "read_after_release" not in missing
+    assert all(missing.values())
+
+
+def test_nothing_recognised_is_inconclusive_whatever_it_is(tmp_path: Path) -> None:
+    report = _report(tmp_path, a=["hello", "world"])
+
+    assert report.verdict.cause == "inconclusive"
+    assert len(report.not_evaluated) == len(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_names_causes_that_exist_and_what_it_needs(rule: Rule) -> None:
+    assert set(rule.causes) <= set(CAUSES) - OUTCOMES
+    assert rule.needs
+
+
+def test_every_fault_has_a_rule() -> None:
+    judged = {cause for rule in RULES for cause in rule.causes}
+
+    assert set(CAUSES) - OUTCOMES - judged == {"unexplained"}
+
+
+def test_lost_seconds_are_measured_against_this_logs_own_hits(tmp_path: Path) -> None:
+    lines = []
+    for conversation in ("a", "b", "c"):
+        lines += [
+            PROXY.format(f"[{conversation}1] conv={conversation}: cache MISS"),
+            PROXY.format(f"conv={conversation}: cached D blocks (remote_request_id=chatcmpl-{conversation}1-0000000a, blocks=90)"),
+            PROXY.format(f"[{conversation}2] conv={conversation}: sending D's cached blocks to P (remote_request_id=chatcmpl-{conversation}1-0000000a)"),
+            PROXY.format(f"[{conversation}2] Prefill done in 200ms"),
+            PROXY.format(f"conv={conversation}: cached D blocks (remote_request_id=chatcmpl-{conversation}2-0000000a, blocks=100)"),
+        ]  # fmt: skip
+    lines += [
+        PROXY.format("conv=a: stale cache entry (age=463.0s > ttl=450.0s), discarding"),
+        PROXY.format("[a3] conv=a: cache MISS"),
+        PROXY.format("[a3] Prefill done in 1400ms"),
+    ]
+
+    report = _report(tmp_path, proxy=lines)
+
+    (finding,) = report.findings
+    assert (finding.cause, finding.detail, finding.lost_seconds) == ("missing_metadata", "stale", 1.2)
+    assert (report.turns.total, report.turns.first, report.turns.reused) == (7, 3, 3)
+
+
+def test_a_given_limit_marks_slow_turns(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    record = '{"schema":"kvdiag.turn/1","ts":"2026-11-20T09:00:00.000Z","request_id":"%s","conversation":"c","turn":%d,"status":200,"ttft_s":%s,"prefill_s":0.2,"cause":"remote_hit"}'
+    path.write_text("\n".join([record % ("a", 2, 0.3), record % ("b", 3, 0.9)]) + "\n")
+
+    quick = classify([str(path)])
+    strict = classify([str(path)], Options(slow_s=0.8))
+
+    assert (quick.turns.slow, quick.verdict.cause) == (0, "healthy")
+    assert (strict.turns.slow, strict.verdict.cause, strict.verdict.confidence) == (1, "unexplained", "possible")
+
+
+def test_a_forced_role_overrides_what_the_content_suggests(tmp_path: Path) -> None:
+    log = tmp_path / "node7.log"
+    log.write_text(_line(_RELEASED) + "\n")
+
+    as_prefill = classify([str(log)], Options(roles=(("prefill", "node*"),)))
+    as_decode = classify([str(log)], Options(roles=(("decode", "node*"),)))
+
+    assert [finding.cause for finding in as_prefill.findings] == ["expired_handoff"]
+    assert as_decode.findings == []
