@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Write docs/cli.md and docs/causes.md from the code; with --check, fail when one of them is stale."""
+"""Write docs/cli.md, docs/causes.md and docs/report.schema.json from the code; with --check, fail when one of them is stale."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from kvdiag.causes import CAUSES, Cause
 from kvdiag.cli import VERBS, cli
 from kvdiag.diagnosis.patterns import PATTERNS
+from kvdiag.diagnosis.report import Report
 from kvdiag.diagnosis.rules import RULES
 from kvdiag.doctor import CHECKS
 from kvdiag.errors import ExitCode
@@ -59,6 +62,11 @@ def causes_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def report_schema() -> str:
+    """Return the JSON schema of the report that `kvdiag classify --format json` prints."""
+    return json.dumps(msgspec.json.schema(Report), indent=2) + "\n"
+
+
 _PREFACE = (
     "Why a turn reused, could not reuse, or was slow: the `cause` label of metrics, the `cause` of reports and turn logs, "
     "the name of a runbook. An *outcome* is how a well-working turn ends, a *fault* is worth somebody's attention."
@@ -69,7 +77,7 @@ _ABOUT_RULES = (
 )
 _ABOUT_MESSAGES = "What the readers recognise. Model output that quotes such a line is not taken for one."
 
-PAGES = {"cli.md": cli_page, "causes.md": causes_page}
+PAGES = {"cli.md": cli_page, "causes.md": causes_page, "report.schema.json": report_schema}
 
 
 def _verbs() -> list[str]:

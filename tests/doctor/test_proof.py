@@ -113,8 +113,9 @@ def test_through_the_router_its_own_count_is_the_proof(serve: Callable[[Fake], F
     router = serve(Router())
     result = outcomes(router=router)["reuse"]
     assert (result.state, result.seen) == ("ok", "through the router, the second turn was read back from decode")
-    first, second = [headers["x-conversation-id"] for _, _, headers in router.asked]
+    first, second = [(body["conversation_id"], headers["x-conversation-id"]) for _, body, headers in router.asked]
     assert first == second
+    assert len(set(first)) == 1
 
 
 def test_the_routers_cause_names_the_link(serve: Callable[[Fake], Fake]) -> None:

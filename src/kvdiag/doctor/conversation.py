@@ -73,9 +73,11 @@ class Speaker:
         *,
         limit: int | None = None,
         params: dict[str, Any] | None = None,
-        headers: dict[str, str] | None = None,
+        conversation: str | None = None,
     ) -> Turn:
         """Send one completion; `limit` tokens at most, by default an answer long enough to be read back.
+
+        A conversation is named in every way that routers are known to look for.
 
         Raises:
             BrokenLinkError: there was no answer, or an error.
@@ -84,18 +86,22 @@ class Speaker:
         wanted = limit or min(self.tokens, _LONGEST_ANSWER)
         body: dict[str, Any] = {"model": self.model, "prompt": prompt, "max_tokens": wanted, "temperature": 0}
         body |= {"ignore_eos": True, "return_token_ids": True} | ({PARAMS: params} if params else {})
+        headers = {}
+        if conversation:
+            body["conversation_id"] = conversation
+            headers = {"X-Conversation-ID": conversation, "X-Session-ID": conversation}
         return _turn(prompt, self._post(service, _COMPLETIONS, body, headers).json())
 
     def chat(self, service: Service, params: dict[str, Any], *, stream: bool) -> dict[str, Any]:
         """Send a chat of one message; return the handle in the answer, in whichever chunk it comes."""
         message = {"role": "user", "content": self.opening()}
         body = {"model": self.model, "messages": [message], "max_tokens": 4, "stream": stream, PARAMS: params}
-        answer = self._post(service, _CHAT, body, None)
+        answer = self._post(service, _CHAT, body, {})
         bodies = _events(answer.body) if stream else iter([answer.json()])
         return next((found for body in bodies if (found := _params(body))), {})
 
-    def _post(self, service: Service, path: str, body: dict[str, Any], headers: dict[str, str] | None) -> Answer:
-        named = {"X-Request-Id": f"kvdiag-probe-{secrets.token_hex(8)}"} | (headers or {})
+    def _post(self, service: Service, path: str, body: dict[str, Any], headers: dict[str, str]) -> Answer:
+        named = {"X-Request-Id": f"kvdiag-probe-{secrets.token_hex(8)}"} | headers
         try:
             answer = service.server.post(path, body, self.timeout_s, named)
         except NoAnswerError as error:

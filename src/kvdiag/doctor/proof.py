@@ -86,10 +86,10 @@ def _guarded(check: str, link: Callable[[], Result]) -> Result:
 
 
 def _through_router(speaker: Speaker, router: Service, site: Site) -> Result:
-    headers = {"X-Conversation-ID": f"kvdiag-probe-{secrets.token_hex(8)}"}
-    first = speaker.complete(router, speaker.opening(), headers=headers)
+    name = f"kvdiag-probe-{secrets.token_hex(8)}"
+    first = speaker.complete(router, speaker.opening(), conversation=name)
     before, read_before = _scraped(router), [_scraped(engine) for engine in site.prefills]
-    speaker.complete(router, first.followed_by(_tail(first)), limit=1, headers=headers)
+    speaker.complete(router, first.followed_by(_tail(first)), limit=1, conversation=name)
     if before is not None and before.has("kvdiag_turns_total"):
         return _cause_counted(router, before)
     pairs = [(engine, seen) for engine, seen in zip(site.prefills, read_before, strict=True) if seen]
