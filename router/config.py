@@ -7,6 +7,7 @@ import difflib
 import re
 import tomllib
 import typing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,7 +20,6 @@ from kvdiag.router.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 ENVIRONMENT: Final = "KVDIAG_ROUTER__"
 """Two underscores: Kubernetes sets KVDIAG_ROUTER_PORT and the like for a service of that name."""
@@ -124,9 +124,16 @@ def _converted(
     if not strict and kind == tuple[str, ...] and isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
-        return msgspec.convert(value, kind, strict=strict)
+        return msgspec.convert(value, kind, strict=strict, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise InputError(f"{place(keys)} = {value!r} cannot be used: {error}") from error
+
+
+def _path(kind: type[Any], value: object) -> Path:
+    """Return a path, the one kind of setting that msgspec does not know."""
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(kind)
 
 
 def _suggestion(key: str, known: list[str]) -> str:

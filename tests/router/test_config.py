@@ -36,6 +36,16 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
     assert settings.deadlines.connect_s == 5
 
 
+@pytest.mark.parametrize(
+    ("text", "environment"),
+    [('turn_log = "logs/turns.jsonl"', {}), ("", {"KVDIAG_ROUTER__TURN_LOG": "logs/turns.jsonl"})],
+)
+def test_paths_come_from_file_and_environment_too(tmp_path: Path, text: str, environment: dict[str, str]) -> None:
+    file = tmp_path / "router.toml"
+    file.write_text(text)
+    assert load(file, environment, ENGINES).turn_log == Path("logs/turns.jsonl")
+
+
 def test_yaml_says_the_same(tmp_path: Path) -> None:
     file = tmp_path / "router.yaml"
     file.write_text("prefill: [http://p:1]\ndecode: [http://d:1]\nstore:\n  max_entries: 7\n")
