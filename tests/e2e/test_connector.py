@@ -1,8 +1,8 @@
 """The instrumented connector on the real pair, driven by hand: what is read is right, what cannot be read costs nothing.
 
-Two pairs: the shared one, whose prefill has no prefix cache and fails on load errors (vLLM's default), and one whose
-prefill has a prefix cache and recomputes. A third prefill beside the second pair lacks the feature and has a broken
-event log.
+Beside the shared pair, whose prefill has no prefix cache and fails on load errors (vLLM's default), runs a second one:
+its prefill has a prefix cache and recomputes, its decode holds blocks long enough for a busy machine, and both prefills
+read from it. A third prefill lacks the feature and has a broken event log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-TTL_S = 20
+TTL_S = 150
 HISTORY = [
     "read the file, name the function that parses the header and say what it returns; " * 8,
     "now change the second argument of that function, run the tests and report the failures; " * 8,
@@ -46,7 +46,6 @@ class Pair:
     prefill: int
     decode: int
     events: Path
-    handles: list[dict[str, Any]] = field(default_factory=list)
 
     def ask_prefill(self, messages: Messages, handle: dict[str, Any] | None = None, **body: Any) -> Answer:  # noqa: ANN401
         params = {**(handle or {}), "do_remote_decode": True, "do_remote_prefill": False}
@@ -107,39 +106,53 @@ def metric(port: int, name: str, **labels: str) -> float:
     return sum(s.value for s in samples if labels.items() <= s.labels.items())
 
 
-@pytest.fixture(scope="module")
-def uncached(stack: LocalStack) -> Pair:
-    return Pair(stack.prefills[0].port, stack.decodes[0].port, stack.folder / "prefill-events.jsonl")
+@dataclass
+class Engines:
+    """The second pair, and what stands beside it."""
+
+    stack: LocalStack
+    off: int
+    """Port of the prefill without the feature."""
 
 
 @pytest.fixture(scope="module")
-def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalStack, int]]:
-    """The second pair, and the port of the prefill without the feature."""
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     folder = tmp_path_factory.mktemp("second")
-    options = StackOptions(
-        prefill=EngineOptions(failure_policy="recompute", decode_ttl_s=TTL_S),
-        decode=EngineOptions(decode_ttl_s=TTL_S),
-        router_arguments=None,
-    )
-    off = EngineOptions(
-        bidirectional=False, connector_config={"kvdiag_event_log": str(folder / "no" / "folder" / "events")}
-    )
-    engine = engine_service("prefill-off", "prefill", ensure_model(model_cache()), folder, off)
+    recomputing = EngineOptions(failure_policy="recompute", decode_ttl_s=TTL_S)
+    options = StackOptions(prefill=recomputing, decode=recomputing, router_arguments=None)
+    broken_log = {"kvdiag_event_log": str(folder / "no" / "folder" / "events")}
+    off = EngineOptions(bidirectional=False, connector_config=broken_log)
+    service = engine_service("prefill-off", "prefill", ensure_model(model_cache()), folder, off)
     with contextlib.ExitStack() as unwind:
-        engine.start()
-        unwind.callback(engine.stop)
+        service.start()
+        unwind.callback(service.stop)
         running = unwind.enter_context(LocalStack(folder, options))
-        engine.wait_healthy(START_TIMEOUT_S)
-        yield running, engine.port
+        service.wait_healthy(START_TIMEOUT_S)
+        yield Engines(running, service.port)
 
 
 @pytest.fixture(scope="module")
-def cached(second: tuple[LocalStack, int]) -> Pair:
-    running, _ = second
-    pair = Pair(running.prefills[0].port, running.decodes[0].port, running.folder / "prefill-events.jsonl")
-    for _ in range(2):
-        pair.honest_text(turn("warm up, " * 100))
-    return pair
+def uncached(stack: LocalStack, engines: Engines) -> Pair:
+    """The shared prefill with the second decode."""
+    return acquainted(
+        Pair(stack.prefills[0].port, engines.stack.decodes[0].port, stack.folder / "prefill-events.jsonl")
+    )
+
+
+@pytest.fixture(scope="module")
+def cached(engines: Engines) -> Pair:
+    running = engines.stack
+    return acquainted(Pair(running.prefills[0].port, running.decodes[0].port, running.folder / "prefill-events.jsonl"))
+
+
+def acquainted(pair: Pair) -> Pair:
+    """Let both engines meet and compile their kernels; a handshake on a busy machine may need another try."""
+    for _ in range(5):
+        with contextlib.suppress(AssertionError):
+            messages, handle = conversation(pair)
+            if outcome(pair.ask_prefill(messages, handle))[0] in ("remote_hit", "local_hit"):
+                return pair
+    raise AssertionError(f"prefill {pair.prefill} and decode {pair.decode} do not exchange blocks")
 
 
 @pytest.fixture(params=["prefill without prefix cache", "prefill with prefix cache"])
@@ -233,27 +246,29 @@ def test_a_handle_used_twice_is_refused_and_the_turn_computed(uncached: Pair) ->
     assert uncached.text_from(again, messages) == uncached.text_from(first, messages)
 
 
-def test_expiry_costs_no_turn_and_a_late_read_is_suspect(uncached: Pair, cached: Pair, stack: LocalStack) -> None:
+def test_expiry_costs_no_turn_and_a_late_read_is_suspect(stack: LocalStack, cached: Pair) -> None:
     """Under both policies the refused read is computed. A handle that lies about its age is read, and decode names both."""
-    late = [(pair, *conversation(pair)) for pair in (uncached, cached)]
-    lying_messages, lying = conversation(uncached)
-    time.sleep(TTL_S + 1)
+    decode = stack.decodes[0].port
+    failing = acquainted(Pair(stack.prefills[0].port, decode, stack.folder / "prefill-events.jsonl"))
+    recomputing = acquainted(Pair(cached.prefill, decode, cached.events))
+    late = [(pair, *conversation(pair)) for pair in (failing, recomputing)]
+    lying_messages, lying = conversation(failing)
+    time.sleep(stack.options.decode.decode_ttl_s + 1)
 
     for pair, messages, handle in late:
-        answer = pair.ask_prefill(edited(messages, len(messages) - 1), handle, cache_salt=None)
-        expected = "local_hit" if pair is cached else "expired_remote_read"
-        assert outcome(answer)[0] == expected
+        answer = pair.ask_prefill(edited(messages, 0), handle)  # edited, or prefill's own cache would cover it
+        assert outcome(answer) == ("expired_remote_read", "declined")
 
     lying["kvdiag"] |= {"issued_at": time.time()}
     lying["remote_blocks_expiry_time"] = None
-    answer = uncached.ask_prefill(lying_messages, lying)
+    answer = failing.ask_prefill(lying_messages, lying)
     assert outcome(answer)[0] == "remote_hit"
-    suspect = uncached.event(lambda event: event.get("cause") == "suspect_kv", stack.folder / "decode-events.jsonl")
+    suspect = failing.event(lambda event: event.get("cause") == "suspect_kv", stack.folder / "decode-events.jsonl")
     assert suspect["request_id"] == lying["remote_request_id"]
     assert suspect["remote_request_id"] == handle_of(answer)["remote_request_id"]
-    assert metric(uncached.decode, "kvdiag_expiries_total", kind="idle_ended") >= 2
-    assert metric(uncached.decode, "kvdiag_expiries_total", kind="read_after_release") >= 1
-    assert metric(uncached.decode, "kvdiag_retained_byte_seconds_total", release="expired") > 0
+    assert metric(decode, "kvdiag_expiries_total", kind="idle_ended") >= 3
+    assert metric(decode, "kvdiag_expiries_total", kind="read_after_release") >= 1
+    assert metric(decode, "kvdiag_retained_byte_seconds_total", release="expired") > 0
 
 
 MALFORMED: dict[str, dict[str, Any]] = {
@@ -281,18 +296,15 @@ def test_malformed_params_cost_a_prefill_and_nothing_else(cached: Pair, case: st
     _, handle = cached.first_turn(messages)
     bad = handle | MALFORMED[case]
     assert cached.ask_prefill(messages, bad, cache_salt=f"salt-{next(_unique)}").status == 200
-    if case != "blocks that do not exist":  # under `fail` on decode that is an error, as upstream has it
-        prefilled = handle_of(cached.ask_prefill(messages))
-        good = {"do_remote_prefill": True} if case == "nothing but the flag" else prefilled | MALFORMED[case]
-        answer = cached.ask_decode(messages, good, cache_salt=f"salt-{next(_unique)}")
-        assert answer.status in ((200, 500) if case == "too few blocks" else (200,)), answer.body
+    prefilled = handle_of(cached.ask_prefill(messages))
+    handed_off = MALFORMED[case] if case == "nothing but the flag" else prefilled | MALFORMED[case]
+    answer = cached.ask_decode(messages, handed_off, cache_salt=f"salt-{next(_unique)}")
+    assert answer.status == 200, answer.body
     assert (get(cached.prefill, "/health")[0], get(cached.decode, "/health")[0]) == (200, 200)
 
 
-def test_a_prefill_without_the_feature_and_with_a_broken_log_just_computes(
-    cached: Pair, second: tuple[LocalStack, int]
-) -> None:
-    off = Pair(second[1], cached.decode, cached.events)
+def test_a_prefill_without_the_feature_and_with_a_broken_log_just_computes(cached: Pair, engines: Engines) -> None:
+    off = Pair(engines.off, cached.decode, cached.events)
     messages, handle = conversation(cached)
     answer = off.ask_prefill(messages, handle)
     assert outcome(answer) == ("feature_off", "prefill")
@@ -301,12 +313,12 @@ def test_a_prefill_without_the_feature_and_with_a_broken_log_just_computes(
     assert metric(off.prefill, "kvdiag_dropped_events_total", sink="jsonl") > 0
 
 
-def test_the_effective_configuration_is_exposed(cached: Pair, second: tuple[LocalStack, int]) -> None:
+def test_the_effective_configuration_is_exposed(cached: Pair, engines: Engines) -> None:
     info = {"ttl_seconds": str(TTL_S), "block_size": "128", "verify": "on", "recompute_threshold": "64"}
-    for port, role, policy in ((cached.prefill, "prefill", "recompute"), (cached.decode, "decode", "fail")):
-        labels = {"role": role, "bidirectional": "true", "failure_policy": policy}
+    for port, role in ((cached.prefill, "prefill"), (cached.decode, "decode")):
+        labels = {"role": role, "bidirectional": "true", "failure_policy": "recompute"}
         assert metric(port, "kvdiag_connector_info", **info, **labels) == 1
-    assert metric(second[1], "kvdiag_connector_info", bidirectional="false") == 1
+    assert metric(engines.off, "kvdiag_connector_info", bidirectional="false") == 1
     assert metric(cached.prefill, "kvdiag_connector_errors_total") == 0
 
 
@@ -338,11 +350,10 @@ def test_a_streamed_answer_returns_the_handle_once(uncached: Pair, path: str) ->
     assert not any(chunk.get("kv_transfer_params") for chunk in stream(None))
 
 
-def test_a_decode_that_died_costs_no_turn(cached: Pair, second: tuple[LocalStack, int]) -> None:
+def test_a_decode_that_died_costs_no_turn(cached: Pair, engines: Engines) -> None:
     """Last: it ends the second pair's decode. Reads fail and are computed, until decode is known to be out of reach."""
-    running, _ = second
     held = [conversation(cached) for _ in range(3)]
-    running.decodes[0].kill()
+    engines.stack.decodes[0].kill()
     salt = f"salt-{next(_unique)}"
     causes = []
     for messages, handle in held:
