@@ -46,6 +46,10 @@ def _lines() -> Iterator[str]:
             ("metric", "type", "labels", "meaning"),
             (_metric(metric) for metric in METRICS.values() if emitter in metric.emitter),
         )
+    yield "## `kvdiag export`\n"
+    yield "What stock logs tell, counted from the moment at which the command starts:\n"
+    yield from (f"* `{metric.name}`" for metric in METRICS.values() if "log" in metric.emitter)
+    yield ""
     yield "## Buckets\n"
     yield "Seconds.\n"
     histograms = (metric for metric in METRICS.values() if metric.buckets)

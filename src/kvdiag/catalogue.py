@@ -12,7 +12,8 @@ from kvdiag.causes import DIRECTIONS, OUTCOMES, label_pairs
 from kvdiag.events import PROMPT_BUCKETS, TURN_BUCKETS
 
 MetricType = Literal["counter", "gauge", "histogram", "info"]
-Emitter = Literal["connector", "router"]
+Emitter = Literal["connector", "router", "log"]
+"""`log`: `kvdiag export`, which reads what stock engines and routers wrote."""
 MultiprocessMode = Literal["livesum", "livemax", "livemostrecent"]
 
 TTFT_BUCKETS: Final = (
@@ -88,7 +89,7 @@ _TABLE: Final = (
         "kvdiag_turns_total",
         "counter",
         "Turns by why they reused, could not reuse, or were slow.",
-        ("router",),
+        ("router", "log"),
         {"cause": None, "detail": None, "turn": TURN_BUCKETS},
         _CAUSE_DETAIL_TURN,
         bound="the causes table",
@@ -97,7 +98,7 @@ _TABLE: Final = (
         "kvdiag_turn_ttft_seconds",
         "histogram",
         "Time from request to first token, as the router measured it.",
-        ("router",),
+        ("router", "log"),
         {"cause": _CAUSES, "turn": TURN_BUCKETS, "arm": _ARMS},
         _TTFT_ROWS,
         buckets=TTFT_BUCKETS,
@@ -107,7 +108,7 @@ _TABLE: Final = (
         "kvdiag_turn_ttft_by_prompt_seconds",
         "histogram",
         "Time to first token of later turns by prompt length, reuse and arm of the experiment.",
-        ("router",),
+        ("router", "log"),
         {"prompt": PROMPT_BUCKETS, "reused": ("yes", "no"), "arm": _ARMS},
         buckets=TTFT_BUCKETS,
         unit="seconds",
@@ -116,7 +117,7 @@ _TABLE: Final = (
         "kvdiag_prefill_seconds",
         "histogram",
         "Time of the prefill call.",
-        ("router",),
+        ("router", "log"),
         buckets=TTFT_BUCKETS,
         unit="seconds",
     ),
@@ -132,7 +133,7 @@ _TABLE: Final = (
         "kvdiag_inter_turn_gap_seconds",
         "histogram",
         "Time between the end of a turn and the start of the next one.",
-        ("router",),
+        ("router", "log"),
         buckets=GAP_BUCKETS,
         unit="seconds",
     ),
@@ -140,7 +141,7 @@ _TABLE: Final = (
         "kvdiag_prompt_tokens_total",
         "counter",
         "Prompt tokens by where their KV came from.",
-        ("router",),
+        ("router", "log"),
         {"source": ("local", "remote", "computed", "lost")},
         unit="tokens",
     ),
@@ -148,7 +149,7 @@ _TABLE: Final = (
         "kvdiag_lost_tokens_total",
         "counter",
         "Tokens held on decode yet recomputed on prefill.",
-        ("connector",),
+        ("connector", "log"),
         {"cause": None, "detail": None},
         label_pairs(),
         unit="tokens",
@@ -158,7 +159,7 @@ _TABLE: Final = (
         "kvdiag_transfer_bytes_total",
         "counter",
         "Bytes read by this engine.",
-        ("connector",),
+        ("connector", "log"),
         {"direction": DIRECTIONS},
         unit="bytes",
     ),
@@ -166,7 +167,7 @@ _TABLE: Final = (
         "kvdiag_transfer_seconds",
         "histogram",
         "NIXL transfer time per request.",
-        ("connector",),
+        ("connector", "log"),
         {"direction": DIRECTIONS},
         buckets=TRANSFER_BUCKETS,
         unit="seconds",
@@ -397,7 +398,7 @@ _TABLE: Final = (
         "kvdiag_build_info",
         "gauge",
         "kvdiag's version; always 1.",
-        ("connector", "router"),
+        ("connector", "router", "log"),
         {"version": None},
         bound="one series per process",
         multiprocess_mode="livemax",

@@ -26,6 +26,7 @@ VERBS: Final[dict[str, str]] = {
     "watch": "Watch turns, causes and transfers of running engines and router.",
     "dashboards": "Write Grafana dashboards and Prometheus rules, or push them.",
     "demo": "Run a real prefill/decode pair on CPU and classify its own logs.",
+    "export": "Follow logs of stock engines and routers and serve them as metrics.",
     "runbook": "Print what to do about a cause.",
     "router": "Serve as the stateful prefill/decode router.",
 }

@@ -23,8 +23,16 @@ _PAUSE_S: Final = 1.0
 _STEP: Final = 8 << 20
 
 
-def follow(paths: Sequence[str], options: Options, *, pause: Callable[[float], None] = time.sleep) -> Iterator[Report]:
+def follow(
+    paths: Sequence[str],
+    options: Options,
+    *,
+    steadily: bool = False,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[Report]:
     """Yield the report of what is there, then a new one each time that more was found; Ctrl-C ends it.
+
+    `steadily` yields after each pause instead, whether there was more or not.
 
     :raises InputError: where not one of the inputs can be read.
     """
@@ -34,12 +42,14 @@ def follow(paths: Sequence[str], options: Options, *, pause: Callable[[float], N
     shown = None
     while True:
         report = assemble(book, options)
-        if report.findings != shown:
+        if steadily or report.findings != shown:
             shown = report.findings
             yield report
         try:
             while not _grown(book, paths, ends):
                 pause(_PAUSE_S)
+                if steadily:
+                    yield report
         except KeyboardInterrupt:
             return
 
