@@ -29,7 +29,7 @@ class Api:
     history: str
     """The field that holds the conversation so far."""
     final: bytes
-    """What only the last event of a stream contains."""
+    """What the end of a stream contains."""
     other_limits: tuple[str, ...] = ()
 
 
@@ -38,7 +38,7 @@ APIS: Final = {
     for api in (
         Api("/v1/chat/completions", "max_tokens", "messages", _DONE, ("max_completion_tokens",)),
         Api("/v1/completions", "max_tokens", "prompt", _DONE),
-        Api("/v1/responses", "max_output_tokens", "input", b"event: response.completed"),
+        Api("/v1/responses", "max_output_tokens", "input", b"response.completed"),
         Api("/v1/messages", "max_tokens", "messages", b"event: message_stop"),
     )
 }

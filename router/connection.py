@@ -40,6 +40,7 @@ class Connection(asyncio.Protocol):
         self._request: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._last = False
+        self._chunked = True
         self.deadline = NEVER
         """Loop time at which `expire` ends the connection."""
         self.head_sent = False
@@ -155,8 +156,9 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send more of a stream."""
-        if data:
-            self._write(self._frame(data))
+        transport = self._transport
+        if data and transport is not None and not transport.is_closing():
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def finish(self, data: bytes = b"") -> None:
         """Send the end of a stream."""
@@ -190,10 +192,6 @@ class Connection(asyncio.Protocol):
 
     # Inner works.
 
-    @property
-    def _chunked(self) -> bool:
-        return self._request is not None and self._request.chunked
-
     def _frame(self, data: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
 
@@ -217,6 +215,7 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, request: Request) -> None:
         self._request = request
+        self._chunked = request.chunked
         self.head_sent = False
         self.paused_s = 0.0
         self.deadline = NEVER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvdiag.router.answers import error_event
 from kvdiag.router.faults import EngineError, EngineLostError, EngineTimeoutError
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from kvdiag.router.connection import Connection, Headers
     from kvdiag.router.replies import Reply
     from kvdiag.router.upstream import Exchange
+
+
+TAIL: Final = 64
+"""Bytes at the end of what was read in which the mark of the last event is looked for."""
 
 
 class Relay:
@@ -93,7 +97,7 @@ class Relay:
             return
         if self._reply is not None and not self._committed:
             self._reply.read_events(out)
-        if not self._committed and (self._filter.handle is not None or self._final in out):
+        if not self._committed and (self._filter.handle is not None or self._final in out[-TAIL:]):
             self._keep(self._filter.handle)
         self._emit(out)
 

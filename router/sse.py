@@ -6,8 +6,8 @@ from typing import Final
 
 from kvdiag.router.answers import take_handle
 
-MARKERS: Final = (b'"kv_transfer_params"', b'"kvdiag"')
-"""A quote inside a JSON string is escaped, so that neither can be part of a text."""
+MARKER: Final = b'"kv_transfer_params"'
+"""A quote inside a JSON string is escaped, so that this cannot be part of a text."""
 EVENT_LIMIT: Final = 16 << 20
 """Bytes of one event."""
 
@@ -50,16 +50,15 @@ class EventFilter:
         return self._cleaned(tail)
 
     def _cleaned(self, data: bytes) -> bytes:
-        """Rewrite only the lines that hold a marker."""
-        for marker in MARKERS:
-            at = data.find(marker)
-            while at >= 0:
-                start = data.rfind(b"\n", 0, at) + 1
-                end = data.find(b"\n", at)
-                end = len(data) if end < 0 else end
-                line = self._clean(data[start:end])
-                data = data[:start] + line + data[end:]
-                at = data.find(marker, start + len(line))
+        """Rewrite only the lines that hold the marker."""
+        at = data.find(MARKER)
+        while at >= 0:
+            start = data.rfind(b"\n", 0, at) + 1
+            end = data.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            line = self._clean(data[start:end])
+            data = data[:start] + line + data[end:]
+            at = data.find(MARKER, start + len(line))
         return data
 
     def _clean(self, line: bytes) -> bytes:

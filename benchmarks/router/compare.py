@@ -136,8 +136,7 @@ class Bench:
         self.kvdiag("kvdiag")
         if self.args.redis:
             port = free_port()
-            redis = self.spawn(LOAD_CORE, self.args.redis, "--port", str(port), "--save", "", "--dir", str(self.folder))
-            del redis
+            self.spawn(LOAD_CORE, self.args.redis, "--port", str(port), "--save", "", "--dir", str(self.folder))
             self.kvdiag("kvdiag+redis", "--store", "redis", "--store-url", f"redis://127.0.0.1:{port}/0")
         if self.args.vllm_router:
             self.vllm_router()
@@ -227,10 +226,11 @@ def middle(values: list[float]) -> str:
 
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
-    """Return the median of paired ratios, or why there is none."""
-    if len(ours) < PAIRS:
-        return f"no ratio: {len(ours)} of {PAIRS} pairs"
-    return middle([a / b for a, b in zip(ours, theirs, strict=True)])
+    """Return the median of paired ratios, or why there is none; a round in which a target served nothing is no pair."""
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a > 0 and b > 0]
+    if len(pairs) < PAIRS:
+        return f"no ratio: {len(pairs)} of {PAIRS} pairs"
+    return middle([a / b for a, b in pairs])
 
 
 def report(scenario: Scenario, runs: dict[str, list[dict[str, float]]]) -> None:

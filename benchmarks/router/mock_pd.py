@@ -1,13 +1,10 @@
-"""Mock prefill (P) and decode (D) servers for router benchmarks.
+"""Mock prefill and decode engines in one process, fast enough to measure routers with.
 
-One uvloop process serves both roles on two loopback ports, so that the mocks
-cost one context, not two.  P answers a JSON body with kv_transfer_params;
-D streams N SSE chunks (or one JSON body when "stream" is not true) and puts
-kv_transfer_params on its last chunk, as vLLM's NixlConnector does.
-
-Runtime settings are changed with GET /_set?chunks=50&delay_ms=5&..., and read
-back with GET /_stats.  Any other GET answers 200 (health, models).
+Prefill answers JSON with `kv_transfer_params`; decode streams chunks, or answers JSON where `stream` is not true, with a
+handle at the end, sized as NIXL's. `GET /_set?chunks=50&delay_ms=5` changes how they answer, `GET /_stats` counts.
 """
+
+from __future__ import annotations
 
 import argparse
 import asyncio
@@ -15,225 +12,174 @@ import json
 import random
 import socket
 import sys
+from functools import cache
+from typing import Any, Literal, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import httptools
 import uvloop
 
-CFG = {
-    "chunks": 50,  # SSE content chunks per stream
-    "delay_ms": 5.0,  # time between chunks; 0: back to back, one write each
-    "jitter": 0.6,  # relative width of the random part of delay_ms
-    "prefill_ms": 0.0,  # P's think time
-    "first_ms": 0.0,  # D's time to the first chunk
-    "coalesce": 0,  # 1: the whole stream in a single write
-    "block": 16,  # tokens per KV block (sizes remote_block_ids)
-    "bytes_per_token": 4,
-    "die_after": 0,  # D drops the connection after this many chunks
-    "p_status": 200,
-    "d_status": 200,
+Role = Literal["p", "d"]
+Json = dict[str, Any]
+
+SETTINGS: dict[str, float] = {
+    "chunks": 50,  # content chunks of a stream
+    "delay_ms": 5.0,  # between chunks; 0: one after the other, a write each
+    "jitter": 0.6,  # relative width of the random part of delay_ms, so that streams do not fall into step
+    "prefill_ms": 0.0,
+    "first_ms": 0.0,  # decode's time to its first chunk
 }
-STATS = {"p": 0, "d": 0, "d_with_kv": 0, "p_with_kv": 0, "aborted": 0}
-
-STREAM = b'"stream":true', b'"stream": true'
+STATS = {"p": 0, "d": 0, "p_with_handle": 0, "aborted": 0}
+BLOCK, BYTES_PER_TOKEN = 16, 4
 ID = "chatcmpl-5f0c6a2e9d9a4c7e8b1d3f2a4c6e8f00"
-HEAD_JSON = b"HTTP/1.1 %d OK\r\nserver: mock\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-HEAD_SSE = (
-    b"HTTP/1.1 200 OK\r\nserver: mock\r\ncontent-type: text/event-stream; "
-    b"charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-)
+HEAD_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+HEAD_SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-def kv_params(nblocks, role):
+def params(blocks: int, role: Role) -> Json:
     prefill = role == "p"
     return {
         "do_remote_prefill": prefill,
         "do_remote_decode": not prefill,
-        "remote_block_ids": [list(range(1000, 1000 + nblocks))],
-        "remote_engine_id": "0b9e0d6a-6a54-4d4f-9e07-3a5a3d7a2f11",
-        "remote_request_id": ID + "-0",
+        "remote_block_ids": [list(range(1000, 1000 + blocks))],
+        "remote_engine_id": f"{role}-0b9e0d6a-6a54-4d4f-9e07-3a5a3d7a2f11",
+        "remote_request_id": f"{ID}-0",
         "remote_host": "127.0.0.1",
         "remote_port": 5600 if prefill else 5601,
         "tp_size": 1,
-        "remote_num_tokens": nblocks * CFG["block"],
+        "remote_num_tokens": blocks * BLOCK,
         "remote_blocks_expiry_time": None if prefill else 1e6,
     }
 
 
-def frame(payload):
-    return b"%x\r\n%s\r\n" % (len(payload), payload)
+def frame(payload: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
-def sse(obj):
-    return b"data: " + json.dumps(obj, separators=(",", ":")).encode() + b"\n\n"
+def event(delta: Json, finish: str | None = None, **extra: Json) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, "token_ids": None}
+    head = {"id": ID, "object": "chat.completion.chunk", "created": 1764440000, "model": "tiny"}
+    return frame(b"data: %b\n\n" % json.dumps({**head, "choices": [choice], **extra}, separators=(",", ":")).encode())
 
 
-def chunk(delta, finish=None, **extra):
-    return {
+FIRST, CONTENT = event({"role": "assistant", "content": ""}), event({"content": " token"})
+
+
+@cache
+def last(blocks: int) -> bytes:
+    end = event({"content": ""}, "stop", kv_transfer_params=params(blocks, "d"))
+    return end + frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+@cache
+def whole(blocks: int, role: Role) -> bytes:
+    tokens = blocks * BLOCK
+    answer = {
         "id": ID,
-        "object": "chat.completion.chunk",
+        "object": "chat.completion",
         "created": 1764440000,
         "model": "tiny",
-        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, "token_ids": None}],
-        **extra,
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": " token"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1},
+        "kv_transfer_params": params(blocks, role),
     }
+    body = json.dumps(answer, separators=(",", ":")).encode()
+    return HEAD_JSON % len(body) + body
 
 
-CONTENT = frame(sse(chunk({"content": " token"})))
-FIRST = frame(sse(chunk({"role": "assistant", "content": ""})))
-DONE = frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
-_last, _json = {}, {}
+class Engine(asyncio.Protocol):
+    """One connection to one of the two engines."""
 
-
-def last_frames(nblocks):
-    if nblocks not in _last:
-        _last[nblocks] = frame(sse(chunk({"content": ""}, "stop", kv_transfer_params=kv_params(nblocks, "d")))) + DONE
-    return _last[nblocks]
-
-
-def json_answer(nblocks, role):
-    key = nblocks, role
-    if key not in _json:
-        body = json.dumps(
-            {
-                "id": ID,
-                "object": "chat.completion",
-                "created": 1764440000,
-                "model": "tiny",
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": {"role": "assistant", "content": " token"},
-                        "finish_reason": "length" if role == "p" else "stop",
-                    }
-                ],
-                "usage": {
-                    "prompt_tokens": nblocks * CFG["block"],
-                    "completion_tokens": 1,
-                    "total_tokens": nblocks * CFG["block"] + 1,
-                },
-                "kv_transfer_params": kv_params(nblocks, role),
-            },
-            separators=(",", ":"),
-        ).encode()
-        _json[key] = HEAD_JSON % (200, len(body)) + body
-    return _json[key]
-
-
-class Mock(asyncio.Protocol):
-    def __init__(self, role):
+    def __init__(self, role: Role) -> None:
         self.role = role
         self.loop = asyncio.get_running_loop()
-
-    def connection_made(self, transport):
-        self.t = transport
-        self.closed = False
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.parser = httptools.HttpRequestParser(self)
-        self.body = []
+        self.body: list[bytes] = []
+        self.url = b""
+        self.closed = False
+        self.left = self.blocks = 0
 
-    def connection_lost(self, exc):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
         self.closed = True
 
-    def data_received(self, data):
+    def data_received(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self.t.close()
+            self.transport.close()
 
-    def on_url(self, url):
+    def on_url(self, url: bytes) -> None:
         self.url = url
 
-    def on_body(self, data):
+    def on_body(self, data: bytes) -> None:
         self.body.append(data)
 
-    def on_message_complete(self):
-        body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
-        self.body = []
+    def on_message_complete(self) -> None:
+        body, self.body = b"".join(self.body), []
         if self.parser.get_method() != b"POST":
-            return self.on_get()
-        n = max(1, len(body) // CFG["bytes_per_token"] // CFG["block"])
-        ends = body[:400] + body[-400:]
+            self.page()
+            return
+        self.blocks = max(1, len(body) // BYTES_PER_TOKEN // BLOCK)
         STATS[self.role] += 1
-        if b'"remote_engine_id":"0b9e' in body or b'"remote_engine_id": "0b9e' in body:
-            STATS[self.role + "_with_kv"] += 1
-        if CFG[self.role + "_status"] != 200:
-            err = b'{"error":{"message":"mock failure","type":"server_error","code":500}}'
-            self.t.write(HEAD_JSON % (CFG[self.role + "_status"], len(err)) + err)
-        elif self.role == "p":
-            self.later(CFG["prefill_ms"], self.t.write, json_answer(n, "p"))
-        elif any(s in where for where in (ends, body) for s in STREAM):
-            self.left, self.n = CFG["chunks"], n
-            if CFG["coalesce"]:
-                self.t.write(HEAD_SSE + FIRST + CONTENT * self.left + last_frames(n))
-            else:
-                self.later(CFG["first_ms"], self.start)
+        if self.role == "p":
+            STATS["p_with_handle"] += b'"remote_engine_id":"d-' in body
+            self.later(SETTINGS["prefill_ms"], lambda: self.transport.write(whole(self.blocks, "p")))
+        elif b'"stream":true' in body or b'"stream": true' in body:
+            self.left = int(SETTINGS["chunks"])
+            self.later(SETTINGS["first_ms"], self.begin)
         else:
-            self.later(CFG["delay_ms"] * CFG["chunks"], self.t.write, json_answer(n, "d"))
+            self.transport.write(whole(self.blocks, "d"))
 
-    def later(self, ms, fn, *a):
-        if ms:
-            self.loop.call_later(ms / 1e3, fn, *a)
+    def later(self, milliseconds: float, do: Any) -> None:  # noqa: ANN401 - any callable
+        if milliseconds:
+            self.loop.call_later(milliseconds / 1e3, do)
         else:
-            fn(*a)
+            do()
 
-    def start(self):
-        self.t.write(HEAD_SSE + FIRST)
-        self.tick_later()
+    def begin(self) -> None:
+        self.transport.write(HEAD_SSE + FIRST)
+        self.again()
 
-    def tick_later(self):
-        d = CFG["delay_ms"]
-        if d:
-            # jitter, so that streams do not fall into step
-            d *= 1 + CFG["jitter"] * (random.random() - 0.5)
-            self.loop.call_later(d / 1e3, self.tick)
+    def again(self) -> None:
+        delay = SETTINGS["delay_ms"]
+        if delay:
+            self.loop.call_later(delay * (1 + SETTINGS["jitter"] * (random.random() - 0.5)) / 1e3, self.tick)
         else:
             self.loop.call_soon(self.tick)
 
-    def tick(self):
+    def tick(self) -> None:
         if self.closed:
             STATS["aborted"] += 1
-            return
-        if CFG["die_after"] and CFG["chunks"] - self.left >= CFG["die_after"]:
-            return self.t.abort()
-        if self.left:
+        elif self.left:
             self.left -= 1
-            self.t.write(CONTENT)
-            self.tick_later()
+            self.transport.write(CONTENT)
+            self.again()
         else:
-            self.t.write(last_frames(self.n))
+            self.transport.write(last(self.blocks))
 
-    def on_get(self):
-        u = urlsplit(self.url.decode())
-        if u.path == "/_set":
-            for k, v in parse_qsl(u.query):
-                CFG[k] = type(CFG[k])(v)
-            out = CFG
-        elif u.path == "/_stats":
-            out = STATS
-        elif u.path.endswith("/models"):
-            out = {
-                "object": "list",
-                "data": [{"id": "tiny", "object": "model", "root": "tiny", "max_model_len": 131072}],
-            }
-        else:
-            out = {"status": "ok"}
-        body = b"# none\n" if u.path == "/metrics" else json.dumps(out).encode()
-        self.t.write(HEAD_JSON % (200, len(body)) + body)
+    def page(self) -> None:
+        parts = urlsplit(self.url.decode())
+        if parts.path == "/_set":
+            SETTINGS.update({key: float(value) for key, value in parse_qsl(parts.query)})
+        body = json.dumps(STATS if parts.path == "/_stats" else {"status": "ok"}).encode()
+        self.transport.write(HEAD_JSON % len(body) + body)
 
 
-async def main(a):
+async def serve(args: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
-    await loop.create_server(lambda: Mock("p"), "127.0.0.1", a.p_port, backlog=2048)
-    await loop.create_server(lambda: Mock("d"), "127.0.0.1", a.d_port, backlog=2048)
-    print("mock ready", a.p_port, a.d_port, flush=True)
-    await asyncio.sleep(a.max_life_s)
+    await loop.create_server(lambda: Engine("p"), "127.0.0.1", args.p_port, backlog=2048)
+    await loop.create_server(lambda: Engine("d"), "127.0.0.1", args.d_port, backlog=2048)
+    await asyncio.sleep(args.max_life_s)
 
 
 if __name__ == "__main__":
-    ap = argparse.ArgumentParser()
-    ap.add_argument("--p-port", type=int, default=18100)
-    ap.add_argument("--d-port", type=int, default=18200)
-    ap.add_argument("--max-life-s", type=float, default=7200)
-    sys.exit(uvloop.run(main(ap.parse_args())))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--p-port", type=int, default=18100)
+    parser.add_argument("--d-port", type=int, default=18200)
+    parser.add_argument("--max-life-s", type=float, default=7200, help="end by itself, should nobody end it")
+    sys.exit(uvloop.run(serve(parser.parse_args())))
