@@ -25,6 +25,7 @@ CORE = "(EngineCore pid=5893) "
 
 def lines(role: str, rng: random.Random, *, debug: bool) -> Iterator[str]:
     """Yield lines without end."""
+    yield from start_up(role)
     second = 0
     while True:
         second += 10
@@ -34,6 +35,18 @@ def lines(role: str, rng: random.Random, *, debug: bool) -> Iterator[str]:
         yield f'{API}INFO:     198.51.100.2:{rng.randint(30000, 60000)} - "GET /metrics HTTP/1.1" 200 OK'
         yield f'{API}INFO:     198.51.100.3:{rng.randint(30000, 60000)} - "GET /health HTTP/1.1" 200 OK'
         yield from periodic(role, stamp, rng)
+
+
+def start_up(role: str) -> Iterator[str]:
+    """Yield what tells a reader whose log this is."""
+    kv_role = "kv_producer" if role == "prefill" else "kv_consumer"
+    yield f"{API}INFO 10-01 00:00:00 [api_utils.py:347]  #  version 0.33.0"
+    yield (
+        f"{API}INFO 10-01 00:00:00 [api_utils.py:286] non-default args: {{'port': 8200, 'kv_transfer_config': "
+        f"KVTransferConfig(kv_connector='NixlConnector', engine_id='7d2cd0e6-3b0b-4084-8d58-24cbf5f95022', kv_role='{kv_role}', "
+        "kv_connector_extra_config={'kv_recompute_threshold': 64, 'bidirectional_kv_xfer': True, 'decoder_kv_blocks_ttl': 480})}"
+    )
+    yield "INFO:     Application startup complete."
 
 
 def request(role: str, stamp: str, rng: random.Random, *, debug: bool) -> Iterator[str]:

@@ -46,6 +46,15 @@ class FileNotes:
     problem: str | None = None
     logs: dict[str, EngineLog] = field(default_factory=dict)
 
+    def note(self, fact: Fact) -> None:
+        """Count a fact, and stretch the time that the file covers to it."""
+        self.facts[fact.kind] += 1
+        if fact.stamp is not None:
+            self.first = fact.stamp if self.first is None else self.first
+            self.last = fact.stamp
+        if fact.kind == "foreign":
+            self.systems[str(fact.data.get("system", "another system"))] += 1
+
 
 @dataclass(slots=True)
 class _Stream:
@@ -72,6 +81,8 @@ class Casebook:
     """Which turn was to read a handle, by the handle's request id on decode."""
     covered: OrderedDict[str, Mark] = field(default_factory=OrderedDict)
     """Handles that prefill had no need of, its own prefix cache holding as much, by the same id."""
+    ended: OrderedDict[str, Evidence] = field(default_factory=OrderedDict)
+    """Requests whose blocks decode let go of by TTL, the normal end of a conversation, by their external id."""
     closed: Summary = field(default_factory=Summary)
     """What the turns that had to be let go of add up to."""
     event_count: int = 0
@@ -162,6 +173,12 @@ class Casebook:
         self.readers[handle] = turn_id
         if len(self.readers) > _MAX_READERS:
             self.readers.popitem(last=False)
+
+    def ends(self, turn_id: str, evidence: Evidence) -> None:
+        """Note that decode let go of a turn's blocks by TTL."""
+        self.ended[turn_id] = evidence
+        if len(self.ended) > _MAX_READERS:
+            self.ended.popitem(last=False)
 
     def covers(self, handle: str, mark: Mark) -> None:
         """Note that prefill's own prefix cache covered what this handle offered."""

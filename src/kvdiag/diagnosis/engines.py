@@ -66,6 +66,8 @@ class EngineLog:
     """Peers that were restarted, by their former engine id."""
     last_failure: dict[int | None, Failure] = field(default_factory=dict)
     """By process id: what a traceback belongs to."""
+    settled: LogRole | None = None
+    """The role by what was read up to the last block: costs nothing to ask for."""
     starts: int = 0
     stopping: bool = False
     """Somebody stopped the process: what its parts say about each other from now on is no fault."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_PREFIX: Final = re.compile(r"^(?:\d+_)?(?:chatcmpl|cmpl|generate-tokens|generate|resp)-")
-_COMPLETION: Final = re.compile(r"^(?:\d+_)?cmpl-")
-_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
+_PREFIX: Final = re.compile(r"(?:\d+_)?(?:chatcmpl|cmpl|generate-tokens|generate|resp)-")
+_COMPLETION: Final = re.compile(r"(?:\d+_)?cmpl-")
 _INDEX: Final = re.compile(r"-\d{1,3}$")
+_HEX: Final = frozenset("0123456789abcdef")
 
 MAX_ID_CHARS: Final = 200
 
@@ -23,8 +23,11 @@ def external_id(engine_id: str, *, suffixed: bool = True) -> str:
     `suffixed` is false for the lines that the API server prints before the engine adds its suffix.
     """
     text = engine_id[:MAX_ID_CHARS]
-    if suffixed:
-        text = _SUFFIX.sub("", text)
+    if suffixed and text[-9:-8] == "-" and _HEX.issuperset(text[-8:]):
+        text = text[:-9]
+    if text.startswith("chatcmpl-"):
+        return text[9:]
     if _COMPLETION.match(text):
         text = _INDEX.sub("", text)
-    return _PREFIX.sub("", text)
+    prefix = _PREFIX.match(text)
+    return text[prefix.end() :] if prefix else text

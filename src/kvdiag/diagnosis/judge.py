@@ -83,10 +83,12 @@ def _failed(turn: Turn) -> bool:
 
 
 def _support(turn: Turn, book: Casebook) -> list[Evidence]:
-    """Return the effects, and the handle's own lines on decode."""
-    held = book.turns.get(external_id(turn.handle)) if turn.handle else None
-    other = held.evidence("released") if held is not None and held is not turn else []
-    return [*turn.evidence(*EFFECTS, "released"), *other, *turn.evidence("handle_sent")]
+    """Return the effects, and what became of the blocks on decode: the turn's own and those that it was to read."""
+    held = external_id(turn.handle) if turn.handle else turn.id
+    ended = [book.ended[owner] for owner in dict.fromkeys((turn.id, held)) if owner in book.ended]
+    owner = book.turns.get(held)
+    other = owner.evidence("released") if owner is not None and owner is not turn else []
+    return [*turn.evidence(*EFFECTS, "released"), *ended, *other, *turn.evidence("handle_sent")]
 
 
 def _suspect(turn: Turn, book: Casebook) -> Fault | None:

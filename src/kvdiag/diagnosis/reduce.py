@@ -61,20 +61,18 @@ def add_block(book: Casebook, source: str, path: str, scanned: Scanned) -> None:
     notes = book.note_block(path, scanned)
     offset = notes.lines - scanned.lines
     for fact in scanned.facts:
-        notes.facts[fact.kind] += 1
-        if fact.stamp is not None:
-            notes.first = fact.stamp if notes.first is None else notes.first
-            notes.last = fact.stamp
+        notes.note(fact)
         if fact.kind == "foreign":
-            notes.systems[str(fact.data.get("system", "another system"))] += 1
             continue
         engine = book.engine(source, fact)
-        notes.logs.setdefault(engine.name, engine)
+        notes.logs[engine.name] = engine
         engine.is_vllm |= fact.origin == "vllm"
-        evidence = Evidence(path=path, line=offset + fact.line, text=fact.text)
         handler = _HANDLERS.get(fact.kind)
         if handler is not None:
+            evidence = Evidence(path=path, line=offset + fact.line, text=fact.text)
             _handle(handler, Seen(book, engine, fact, evidence, source))
+    for engine in notes.logs.values():
+        engine.settled = engine.role
 
 
 def _handle(handler: Callable[[Seen], None], seen: Seen) -> None:
@@ -91,6 +89,9 @@ def _declined(seen: Seen) -> None:
 
 
 def _released(seen: Seen) -> None:
+    if seen.engine.settled == "decode":
+        seen.book.ends(external_id(seen.data["id"]), seen.evidence)
+        return
     if seen.data["old"]:
         seen.engine.votes["prefill"] += 1
     seen.mark("released")
