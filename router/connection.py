@@ -45,8 +45,6 @@ class Connection(asyncio.Protocol):
         """Loop time at which `expire` ends the connection."""
         self.head_sent = False
         self.paused = False
-        self.paused_s = 0.0
-        """Seconds for which this request's answer waited on the client's reading."""
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
 
@@ -91,15 +89,13 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop the source: the client does not read."""
         self.paused = True
-        self._paused_at = self._loop.time()
-        self.deadline = self._paused_at + self._limits.drain_s
+        self.deadline = self._loop.time() + self._limits.drain_s
         if self.on_pause is not None:
             self.on_pause()
 
     def resume_writing(self) -> None:
         """Go on."""
         self.paused = False
-        self.paused_s += self._loop.time() - self._paused_at
         self.deadline = NEVER
         if self.on_resume is not None:
             self.on_resume()
@@ -217,7 +213,6 @@ class Connection(asyncio.Protocol):
         self._request = request
         self._chunked = request.chunked
         self.head_sent = False
-        self.paused_s = 0.0
         self.deadline = NEVER
         self._task = self._loop.create_task(self._run(request))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import socket
@@ -98,6 +99,7 @@ class Load:
             f"POST {self.args.path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\naccept: */*\r\n"
             f"content-length: {len(body)}\r\n"
         ).encode()
+        self.shots = itertools.count()
         self.start = clock() + 0.05
         self.measure = self.start + self.args.warmup
         self.stop = self.measure + self.args.duration
@@ -125,6 +127,8 @@ class Load:
         while clock() < self.stop:
             if not connection.alive:
                 connection = await self.connect()
+            if self.args.conversations:
+                number = next(self.shots) % self.args.conversations
             await self.shot(connection, self.args.conv_base + number)
         connection.transport.close()
 
@@ -186,6 +190,7 @@ def main() -> None:
     parser.add_argument("--duration", type=float, default=5)
     parser.add_argument("--warmup", type=float, default=1)
     parser.add_argument("--conv-base", type=int, default=0)
+    parser.add_argument("--conversations", type=int, default=0, help="go round so many; 0: one a user")
 
     async def run() -> dict[str, object]:
         return await Load(parser.parse_args()).run()
