@@ -38,7 +38,6 @@ class KvdiagNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM ship
         self._outbox = Outbox()
         self._scheduler_side: SchedulerSide | None = None
         self._worker_side: WorkerSide | None = None
-        self._notes: dict[str, str] = {}
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler_side = SchedulerSide(
                 settings,
@@ -49,7 +48,7 @@ class KvdiagNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM ship
             )
         else:
             self._worker_side = WorkerSide(self._outbox, leads=self.connector_worker.tp_rank == 0)
-            upstream.attach(self.connector_worker, self._worker_side, self._outbox, lambda: self._notes)
+            upstream.attach(self.connector_worker, self._worker_side, self._outbox)
 
     # Scheduler side.
 
@@ -127,7 +126,8 @@ class KvdiagNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM ship
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Start upstream's reads, each of them observed."""
-        self._notes.update(getattr(self._connector_metadata, "kvdiag_notes", {}))
+        if self._worker_side is not None:
+            self._outbox.guard(self._worker_side.keep_notes, getattr(self._connector_metadata, "kvdiag_notes", {}))
         super().start_load_kv(forward_context, **kwargs)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:

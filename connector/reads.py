@@ -25,6 +25,8 @@ class Request(Protocol):
     kv_transfer_params: Any
     num_prompt_tokens: int
     prompt_token_ids: list[int] | None
+    prompt_embeds: Any
+    """Where set, the token ids say nothing."""
     arrival_time: float
 
 

@@ -182,8 +182,7 @@ class SchedulerSide:
             return
         self._peers.reach(engine_id)
         for turn in self._turns.values():
-            waits = turn.claimed_at is not None and turn.wait_s is None
-            if waits and isinstance(turn.handle, Handle) and turn.handle.engine_id == engine_id:
+            if turn.waiting and isinstance(turn.handle, Handle) and turn.handle.engine_id == engine_id:
                 turn.handshake_s = seconds
 
     def _suspect(self, request_id: str, reader: str | None) -> None:
@@ -204,9 +203,11 @@ class SchedulerSide:
         """Close the reads of these requests: they are over on all ranks, one way or the other."""
         for request_id in request_ids:
             turn = self._turns.get(request_id)
-            if turn is None or turn.claimed_at is None or turn.wait_s is not None:
+            if turn is None or turn.claimed_at is None or not turn.waiting:
                 continue
             turn.wait_s = self._clock() - turn.claimed_at
+            if turn.over:
+                del self._turns[request_id]
             if turn.arrival.failure is None:
                 if isinstance(turn.handle, Handle):
                     self._peers.forgive(turn.handle.engine_id)
@@ -235,11 +236,17 @@ class SchedulerSide:
         salt: Callable[[], Salt],
     ) -> None:
         """Add to the params that go back what router and next engine need; None: nothing goes back."""
-        turn = self._turns.pop(request.request_id, None)
-        if turn is None or params is None:
+        turn = self._turns.get(request.request_id)
+        if turn is None:
+            return
+        turn.over = True
+        if not turn.waiting:
+            del self._turns[request.request_id]
+        if params is None:
             return
         held = sum(len(group) for group in blocks)
         if held:
+            turn.handle = turn.digest = turn.plan = None  # of no use any more, and held for as long as the blocks
             retention = Retention(turn, turn.holds_for, held, self._clock())
             self._retentions.open(retention)
             self._report.retain(retention, self._retentions.bytes_of(held), params.get("remote_num_tokens"))
@@ -259,7 +266,8 @@ class SchedulerSide:
             notes=True,
         )
         held = params.get("remote_num_tokens")
-        if held and self._settings.verify and request.prompt_token_ids is not None:
+        tokens_only = request.prompt_token_ids is not None and request.prompt_embeds is None
+        if held and self._settings.verify and tokens_only:
             digest = PrefixDigest.of(tokens()[:held], request.num_prompt_tokens, self._layout.block_size, salt())
             told.prefix = digest.encode()
         return msgspec.to_builtins(told)  # type: ignore[no-any-return]

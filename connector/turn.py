@@ -72,6 +72,13 @@ class Turn:
     wait_s: float | None = None
     handshake_s: float | None = None
     arrival: Arrival = field(default_factory=Arrival)
+    over: bool = False
+    """vLLM has finished the request. Under `fail` it does so before it tells what became of the read."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a read was claimed that has neither arrived nor failed on all ranks."""
+        return self.claimed_at is not None and self.wait_s is None
 
     @property
     def reads(self) -> Direction:

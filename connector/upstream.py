@@ -24,11 +24,9 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from kvdiag.connector import surface
 from kvdiag.connector.digest import Salt
 from kvdiag.connector.plan import Layout
-from kvdiag.connector.worker import encode_note, failure_of
+from kvdiag.connector.worker import failure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kvdiag.connector.outbox import Outbox
     from kvdiag.connector.worker import WorkerSide
 
@@ -151,28 +149,27 @@ class InstrumentedStats(NixlKVConnectorStats):  # type: ignore[misc]  # vLLM shi
         return not self.data[ITEMS] and super().is_empty()
 
 
-def attach(worker: Any, side: WorkerSide, outbox: Outbox, notes: Callable[[], dict[str, str]]) -> None:
-    """Let `side` see what the worker does. `notes` gives, by request, how the reads of this step use their handles."""
+def attach(worker: Any, side: WorkerSide, outbox: Outbox) -> None:
+    """Let `side` see what the worker does. Raises RuntimeError, naming it, where the worker lacks state that is read."""
     lacking = [name for name in surface.WORKER_STATE if not hasattr(worker, name)]
     if lacking:
         raise RuntimeError(f"KvdiagNixlConnector: vLLM {vllm_version}'s worker has no {', '.join(lacking)}")
-    _attach_reads(worker, side, outbox, notes)
+    _attach_reads(worker, side, outbox)
     _attach_transfers(worker, side, outbox)
     _attach_notifications(worker, side, outbox)
 
 
-def _attach_reads(worker: Any, side: WorkerSide, outbox: Outbox, notes: Callable[[], dict[str, str]]) -> None:
+def _attach_reads(worker: Any, side: WorkerSide, outbox: Outbox) -> None:
     read, expired = worker._read_blocks_for_req, worker._is_turn2_read_expired
     current: list[str] = [""]
 
     def send_note(request_id: str, remote: Any) -> None:
-        how = notes().get(request_id)
         agents = worker._remote_agents.get(remote.engine_id)
-        if how is None or not agents:
+        note = side.note(request_id, remote.request_id) if agents else None  # comes again after the handshake
+        if note is None:
             return
-        del notes()[request_id]
         for agent in agents.values():
-            worker.nixl_wrapper.send_notif(agent, notif_msg=encode_note(how, remote.request_id, request_id))
+            worker.nixl_wrapper.send_notif(agent, notif_msg=note)
 
     def observed_read(req_id: str, meta: Any) -> None:
         current[0] = req_id

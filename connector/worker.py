@@ -7,7 +7,7 @@ a thread of their own, everything else in the worker's.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ NOTE: Final = b"KVDIAG:"
 """Prefix of the messages that a reading connector sends beside upstream's, to engines that said they understand."""
 _HOWS: Final = ("read", "notified")
 MEMORY: Final = 4096
+_Value = TypeVar("_Value")
 Failure = tuple[str, str | None]
 
 
@@ -51,6 +52,12 @@ def failure_of(error: BaseException) -> Failure:
     return "peer_unreachable", "handshake_failed"
 
 
+def _remember(memory: OrderedDict[str, _Value], key: str, value: _Value) -> None:
+    memory[key] = value
+    if len(memory) > MEMORY:
+        memory.popitem(last=False)
+
+
 class WorkerSide:
     """One per rank."""
 
@@ -58,20 +65,31 @@ class WorkerSide:
         self._outbox = outbox
         self._leads = leads
         """Reports what every rank sees alike."""
-        self._engines: dict[str, str] = {}
+        self._engines: OrderedDict[str, str] = OrderedDict()
         self._failures: dict[str, Failure] = {}
         self._broken: dict[str, Failure] = {}
         self._moved: dict[str, tuple[int, float, float, int]] = {}
         self._told: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._notes: OrderedDict[str, str] = OrderedDict()
         self._messages: Counter[str] = Counter()
         self._readers: dict[str, int] = {}
         self._notified: set[str] = set()
 
     # Reads from other engines.
 
+    def keep_notes(self, notes: dict[str, str]) -> None:
+        """Keep, by request, how the reads that are about to be queued use their handles."""
+        for request_id, how in notes.items():
+            _remember(self._notes, request_id, how)
+
+    def note(self, request_id: str, holder_request: str) -> bytes | None:
+        """Return, once, the message that tells the holder who reads; None for a holder that would not understand."""
+        how = self._notes.pop(request_id, None)
+        return None if how is None else encode_note(how, holder_request, request_id)
+
     def reading(self, request_id: str, engine_id: str) -> None:
         """Note that a read is about to be queued, or its handshake to be started."""
-        self._engines[request_id] = engine_id
+        _remember(self._engines, request_id, engine_id)
 
     def forget(self, request_id: str) -> None:
         """Drop a request that upstream will not report: it only told the holder to let go."""
@@ -142,9 +160,7 @@ class WorkerSide:
             return
         if how not in _HOWS:
             return
-        self._told[request_id] = (how, reader)
-        if len(self._told) > MEMORY:
-            self._told.popitem(last=False)
+        _remember(self._told, request_id, (how, reader))
 
     def notified(self, request_ids: Iterable[str], held: Callable[[str], bool]) -> None:
         """Judge the notifications that upstream has dealt with: these requests are read by all their readers.

@@ -65,6 +65,7 @@ def request(name: str, params: dict[str, Any], tokens: list[int]) -> Any:  # noq
         kv_transfer_params=params,
         num_prompt_tokens=len(tokens),
         prompt_token_ids=tokens,
+        prompt_embeds=None,
         arrival_time=time.time(),
     )
 

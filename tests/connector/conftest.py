@@ -25,6 +25,7 @@ class FakeRequest:
     prompt_token_ids: list[int] | None
     arrival_time: float = 1000.0
     num_prompt_tokens: int = 0
+    prompt_embeds: object = None
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.prompt_token_ids or [])

@@ -216,6 +216,26 @@ def test_a_read_that_failed_is_lost_and_never_tried_again(
     assert (outcome["kvdiag"]["cause"], outcome["kvdiag"]["remote_tokens"]) == (cause, 0)
 
 
+def test_a_failure_is_told_even_where_vllm_ends_the_request_first(prefill: Bench) -> None:
+    """Under `fail` the scheduler finishes the request before it hands on what the workers reported."""
+    request, _ = prefill.admit(handle_params(), GOES_ON)
+    prefill.items()
+    prefill.side.finished(request, (), None, list, Salt)
+    prefill.side.absorb([["failed", "turn", "expired_remote_read", None, "engine-d"]])
+    prefill.side.received(["turn"])
+    (event,) = prefill.events("decline")
+    assert (event["detail"], event["lost_tokens"]) == ("failed_request", 1000)
+    assert prefill.side._turns == {}
+
+
+def test_embedded_prompts_have_no_digest(decode: Bench) -> None:
+    request, _ = decode.admit({"kvdiag": {"v": 1}}, HELD)
+    request.prompt_embeds = object()
+    params: dict[str, Any] = {"remote_num_tokens": 1000}
+    decode.side.finished(request, [[1]], params, lambda: HELD, Salt)
+    assert "prefix" not in params["kvdiag"]
+
+
 def test_after_a_preemption_nothing_is_claimed_again(prefill: Bench) -> None:
     """Upstream would claim the tokens and queue no read: the request would wait for ever."""
     request, _ = prefill.admit(handle_params(), GOES_ON)

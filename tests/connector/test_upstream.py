@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kvdiag.connector.worker import encode_note
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -194,13 +196,13 @@ class FakeWorker:
         }
 
 
-def attached(upstream: ModuleType, worker: FakeWorker, notes: dict[str, str] | None = None) -> tuple[Any, Any]:
+def attached(upstream: ModuleType, worker: FakeWorker) -> tuple[Any, Any]:
     from kvdiag.connector.outbox import Outbox
     from kvdiag.connector.worker import WorkerSide
 
     outbox = Outbox()
     side = WorkerSide(outbox, leads=True)
-    upstream.attach(worker, side, outbox, lambda: notes or {})
+    upstream.attach(worker, side, outbox)
     return side, outbox
 
 
@@ -244,12 +246,13 @@ def test_a_finished_transfer_is_booked_to_its_request(upstream: ModuleType) -> N
 
 def test_a_note_goes_before_the_read_and_once(upstream: ModuleType) -> None:
     worker = FakeWorker()
-    attached(upstream, worker, {"r": "read"})
+    side, _ = attached(upstream, worker)
+    side.keep_notes({"r": "read"})
     worker._read_blocks_for_req("r", meta())
     worker._read_blocks_for_req("r", meta())
     ((agent, message),) = worker.nixl_wrapper.sent
     assert agent == "agent"
-    assert message == upstream.encode_note("read", "old", "r")
+    assert message == encode_note("read", "old", "r")
 
 
 def test_a_handshake_that_fails_still_raises(upstream: ModuleType) -> None:
@@ -268,7 +271,7 @@ def test_notifications_reach_upstream_without_notes(upstream: ModuleType) -> Non
     worker = FakeWorker()
     side, outbox = attached(upstream, worker)
     worker._reqs_to_process.add("old")
-    worker.nixl_wrapper.inbox = {"agent": [upstream.encode_note("notified", "old", "reader"), b"old:1"]}
+    worker.nixl_wrapper.inbox = {"agent": [encode_note("notified", "old", "reader"), b"old:1"]}
     assert worker._get_new_notifs() == {"old"}
     side.let_go(["old"])
     assert outbox.drain() == [["released", "old", "notified"]]
