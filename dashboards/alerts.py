@@ -44,7 +44,7 @@ class Alert:
 
 def alerts(settings: Settings) -> tuple[Alert, ...]:
     """Return every alert."""
-    return (*_objective(settings), *_reuse(), *_by_share(), *_by_count(), *_set_up())
+    return (*_objective(settings), *_REUSE, *_by_share(), *_BY_COUNT, *_SET_UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +108,30 @@ def _objective(settings: Settings) -> tuple[Alert, ...]:
     )
 
 
-def _reuse() -> tuple[Alert, ...]:
-    return (
-        Alert(
-            "KvdiagReuseDrop",
-            f"{REUSED_SHARE} < 0.5 * avg_over_time({REUSED_SHARE}[1d] offset 1h) {_FLOOR}",
-            "ticket",
-            "10m",
-            "Only {{ $value | humanizePercentage }} of later turns reused, less than half of yesterday's share",
-            "Against its own day before, so that workloads with little reuse stay quiet. A new kind of traffic fires once.",
-            "triage",
-            "overview",
-            "Later turns that reused",
-        ),
-        Alert(
-            "KvdiagTokensLost",
-            f"{LOST_SHARE} > 0.3 {_FLOOR}",
-            "ticket",
-            "10m",
-            "{{ $value | humanizePercentage }} of prompt tokens were computed again because of {{ $labels.cause }}",
-            "Tokens that decode still held. The label names the cause and so the page.",
-            "{{ $labels.cause }}",
-            "overview",
-            "Tokens lost by cause",
-        ),
-    )
+_REUSE: Final = (
+    Alert(
+        "KvdiagReuseDrop",
+        f"{REUSED_SHARE} < 0.5 * avg_over_time({REUSED_SHARE}[1d] offset 1h) {_FLOOR}",
+        "ticket",
+        "10m",
+        "Only {{ $value | humanizePercentage }} of later turns reused, less than half of yesterday's share",
+        "Against its own day before, so that workloads with little reuse stay quiet. A new kind of traffic fires once.",
+        "triage",
+        "overview",
+        "Later turns that reused",
+    ),
+    Alert(
+        "KvdiagTokensLost",
+        f"{LOST_SHARE} > 0.3 {_FLOOR}",
+        "ticket",
+        "10m",
+        "{{ $value | humanizePercentage }} of prompt tokens were computed again because of {{ $labels.cause }}",
+        "Tokens that decode still held. The label names the cause and so the page.",
+        "{{ $labels.cause }}",
+        "overview",
+        "Tokens lost by cause",
+    ),
+)
 
 
 def _by_share() -> tuple[Alert, ...]:
@@ -153,137 +152,135 @@ def _by_share() -> tuple[Alert, ...]:
     )
 
 
-def _by_count() -> tuple[Alert, ...]:
-    return (
-        Alert(
-            "KvdiagSuspectKv",
-            'sum(increase(kvdiag_expiries_total{kind="read_after_release"}[10m])) > 0',
-            "page",
-            "0m",
-            '{{ printf "%.0f" $value }} reads of freed KV blocks in 10 minutes: answers may be wrong',
-            "No budget and no waiting: a wrong answer with HTTP 200 has no other sign.",
-            "suspect_kv",
-            "overview",
-            "Suspect answers",
-            "suspect_kv",
-        ),
-        Alert(
-            "KvdiagExpiredHandoff",
-            'sum by (instance) (increase(kvdiag_expiries_total{kind="lease_lapsed"}[15m])) > 5',
-            "ticket",
-            "0m",
-            '{{ printf "%.0f" $value }} leases lapsed on {{ $labels.instance }} before decode had read (15 minutes)',
-            "Decode is late or gone. Conversations that end on decode are another kind and never counted here.",
-            "expired_handoff",
-            "retention",
-            "Expiries by meaning",
-            "expired_handoff",
-        ),
-        Alert(
-            "KvdiagTransferFailed",
-            "sum by (instance, direction) (increase(kvdiag_transfer_failures_total[15m])) > 3",
-            "ticket",
-            "0m",
-            '{{ printf "%.0f" $value }} transfers failed on {{ $labels.instance }} ({{ $labels.direction }}, 15 minutes)',
-            "More than a restart of one peer leaves behind.",
-            "transfer_failed",
-            "transfers",
-            "Failed transfers",
-            "transfer_failed",
-        ),
-        Alert(
-            "KvdiagRetainedSqueeze",
-            f"{HELD_SHARE} > 0.3 and on (job, instance) min_over_time(vllm:num_requests_waiting[5m]) > 0",
-            "ticket",
-            "10m",
-            "{{ $value | humanizePercentage }} of the KV cache of {{ $labels.instance }} is held for later turns "
-            "while requests wait",
-            "Both at once: much memory held is fine while nothing waits.",
-            "kv_pressure",
-            "retention",
-            "Share of the cache held, by engine",
-            "kv_pressure",
-        ),
-        Alert(
-            "KvdiagEventsDropped",
-            "sum by (job, sink) (increase(kvdiag_dropped_events_total[15m])) > 100",
-            "info",
-            "15m",
-            '{{ printf "%.0f" $value }} events lost at {{ $labels.sink }} of {{ $labels.job }} in 15 minutes',
-            "Serving is fine; diagnosis is blind in part (disk full, collector down).",
-            "unexplained",
-            "router",
-            "Events dropped",
-            "unexplained",
-        ),
-    )
+_BY_COUNT: Final = (
+    Alert(
+        "KvdiagSuspectKv",
+        'sum(increase(kvdiag_expiries_total{kind="read_after_release"}[10m])) > 0',
+        "page",
+        "0m",
+        '{{ printf "%.0f" $value }} reads of freed KV blocks in 10 minutes: answers may be wrong',
+        "No budget and no waiting: a wrong answer with HTTP 200 has no other sign.",
+        "suspect_kv",
+        "overview",
+        "Suspect answers",
+        "suspect_kv",
+    ),
+    Alert(
+        "KvdiagExpiredHandoff",
+        'sum by (instance) (increase(kvdiag_expiries_total{kind="lease_lapsed"}[15m])) > 5',
+        "ticket",
+        "0m",
+        '{{ printf "%.0f" $value }} leases lapsed on {{ $labels.instance }} before decode had read (15 minutes)',
+        "Decode is late or gone. Conversations that end on decode are another kind and never counted here.",
+        "expired_handoff",
+        "retention",
+        "Expiries by meaning",
+        "expired_handoff",
+    ),
+    Alert(
+        "KvdiagTransferFailed",
+        "sum by (instance, direction) (increase(kvdiag_transfer_failures_total[15m])) > 3",
+        "ticket",
+        "0m",
+        '{{ printf "%.0f" $value }} transfers failed on {{ $labels.instance }} ({{ $labels.direction }}, 15 minutes)',
+        "More than a restart of one peer leaves behind.",
+        "transfer_failed",
+        "transfers",
+        "Failed transfers",
+        "transfer_failed",
+    ),
+    Alert(
+        "KvdiagRetainedSqueeze",
+        f"{HELD_SHARE} > 0.3 and on (job, instance) min_over_time(vllm:num_requests_waiting[5m]) > 0",
+        "ticket",
+        "10m",
+        "{{ $value | humanizePercentage }} of the KV cache of {{ $labels.instance }} is held for later turns "
+        "while requests wait",
+        "Both at once: much memory held is fine while nothing waits.",
+        "kv_pressure",
+        "retention",
+        "Share of the cache held, by engine",
+        "kv_pressure",
+    ),
+    Alert(
+        "KvdiagEventsDropped",
+        "sum by (job, sink) (increase(kvdiag_dropped_events_total[15m])) > 100",
+        "info",
+        "15m",
+        '{{ printf "%.0f" $value }} events lost at {{ $labels.sink }} of {{ $labels.job }} in 15 minutes',
+        "Serving is fine; diagnosis is blind in part (disk full, collector down).",
+        "unexplained",
+        "router",
+        "Events dropped",
+        "unexplained",
+    ),
+)
 
 
-def _set_up() -> tuple[Alert, ...]:
-    settings = ("bidirectional", "block_size", "vllm", "nixl")
-    differ = " or ".join(
-        f'label_replace(count(count by ({name}) (kvdiag_connector_info)) > 1, "setting", "{name}", "", "")'
-        for name in settings
-    )
-    return (
-        Alert(
-            "KvdiagConfigMismatch",
-            differ,
-            "ticket",
-            "30m",
-            '{{ printf "%.0f" $value }} different values of {{ $labels.setting }} among prefill and decode engines',
-            "Waits half an hour because a rollout mixes versions for a while.",
-            '{{ if eq $labels.setting "bidirectional" }}feature_off{{ else }}peer_unreachable{{ end }}',
-            "overview",
-            "Prefill engines with connector",
-        ),
-        Alert(
-            "KvdiagTtlOrder",
-            "max(kvdiag_router_handle_ttl_seconds) > on () min(kvdiag_retention_ttl_seconds > 0) - 5",
-            "ticket",
-            "10m",
-            'The router sends handles up to {{ printf "%.0f" $value }} s old, longer than decode keeps the blocks',
-            "Prefill refuses what is within 5 s of decode's TTL: those reads are declined, on stock vLLM with HTTP 500.",
-            "expired_remote_read",
-            "retention",
-            "TTL: decode and router",
-            "expired_remote_read",
-        ),
-        Alert(
-            "KvdiagConnectorAbsent",
-            "(count by (job, instance) (vllm:num_requests_running) unless on (job, instance) kvdiag_connector_info) "
-            "and on (job) count by (job) (kvdiag_connector_info)",
-            "ticket",
-            "15m",
-            "{{ $labels.instance }} serves without kvdiag's connector while others of {{ $labels.job }} have it",
-            "It takes part in neither reuse nor diagnosis: kv_connector and kv_connector_module_path are missing in its "
-            "--kv-transfer-config.",
-            "feature_off",
-            "overview",
-            "Decode engines with connector",
-            "feature_off",
-        ),
-        Alert(
-            "KvdiagMetricsAbsent",
-            "count by (job) (last_over_time(kvdiag_build_info[1d])) unless on (job) count by (job) (kvdiag_build_info)",
-            "ticket",
-            "10m",
-            "No kvdiag metrics from {{ $labels.job }} any more (there were some within a day)",
-            "Every other alert is blind for this job. It ends by itself a day after a job was taken away on purpose.",
-            "triage",
-            "overview",
-            "Routers",
-        ),
-        Alert(
-            "KvdiagRouterStoreDown",
-            "min by (job, instance) (kvdiag_router_store_up) == 0",
-            "ticket",
-            "2m",
-            "The handle store of {{ $labels.instance }} does not answer: no turn reuses anything",
-            "Serving goes on without reuse, and recovers by itself.",
-            "missing_metadata",
-            "router",
-            "Handle store",
-            "missing_metadata",
-        ),
-    )
+_COMPARED: Final = ("bidirectional", "block_size", "vllm", "nixl")
+_DIFFER: Final = " or ".join(
+    f'label_replace(count(count by ({name}) (kvdiag_connector_info)) > 1, "setting", "{name}", "", "")'
+    for name in _COMPARED
+)
+_SET_UP: Final = (
+    Alert(
+        "KvdiagConfigMismatch",
+        _DIFFER,
+        "ticket",
+        "30m",
+        '{{ printf "%.0f" $value }} different values of {{ $labels.setting }} among prefill and decode engines',
+        "Waits half an hour because a rollout mixes versions for a while.",
+        '{{ if eq $labels.setting "bidirectional" }}feature_off{{ else }}peer_unreachable{{ end }}',
+        "overview",
+        "Prefill engines with connector",
+    ),
+    Alert(
+        "KvdiagTtlOrder",
+        "max(kvdiag_router_handle_ttl_seconds) > on () min(kvdiag_retention_ttl_seconds > 0) - 5",
+        "ticket",
+        "10m",
+        'The router sends handles up to {{ printf "%.0f" $value }} s old, longer than decode keeps the blocks',
+        "Prefill refuses what is within 5 s of decode's TTL: those reads are declined, on stock vLLM with HTTP 500.",
+        "expired_remote_read",
+        "retention",
+        "TTL: decode and router",
+        "expired_remote_read",
+    ),
+    Alert(
+        "KvdiagConnectorAbsent",
+        "(count by (job, instance) (vllm:num_requests_running) unless on (job, instance) kvdiag_connector_info) "
+        "and on (job) count by (job) (kvdiag_connector_info)",
+        "ticket",
+        "15m",
+        "{{ $labels.instance }} serves without kvdiag's connector while others of {{ $labels.job }} have it",
+        "It takes part in neither reuse nor diagnosis: kv_connector and kv_connector_module_path are missing in its "
+        "--kv-transfer-config.",
+        "feature_off",
+        "overview",
+        "Decode engines with connector",
+        "feature_off",
+    ),
+    Alert(
+        "KvdiagMetricsAbsent",
+        "count by (job) (last_over_time(kvdiag_build_info[1d])) unless on (job) count by (job) (kvdiag_build_info)",
+        "ticket",
+        "10m",
+        "No kvdiag metrics from {{ $labels.job }} any more (there were some within a day)",
+        "Every other alert is blind for this job. It ends by itself a day after a job was taken away on purpose.",
+        "triage",
+        "overview",
+        "Routers",
+    ),
+    Alert(
+        "KvdiagRouterStoreDown",
+        "min by (job, instance) (kvdiag_router_store_up) == 0",
+        "ticket",
+        "2m",
+        "The handle store of {{ $labels.instance }} does not answer: no turn reuses anything",
+        "Serving goes on without reuse, and recovers by itself.",
+        "missing_metadata",
+        "router",
+        "Handle store",
+        "missing_metadata",
+    ),
+)

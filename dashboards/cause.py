@@ -40,56 +40,74 @@ def _board(name: str, text: str) -> Board:
 
 
 def _live(cause: str) -> Row:
-    selector = f'{ROUTER},cause="{cause}"'
     return Row(
         (
-            Placed(
-                graph_panel(
-                    "Turns with this cause",
-                    "By detail.",
-                    Query(named(rate("kvdiag_turns_total", selector, "detail"), "detail"), "{{detail}}"),
-                    unit="reqps",
-                    stacked=True,
-                    absent="Router not scraped",
-                    colours={"no detail": CAUSE_COLOURS[cause]},
-                ),
-                6,
-            ),
-            Placed(
-                graph_panel(
-                    "Share of all turns",
-                    "What the alert compares with its budget, without its traffic floor.",
-                    Query(ratio(rate("kvdiag_turns_total", selector), rate("kvdiag_turns_total", ROUTER)), cause),
-                    unit="percentunit",
-                    colours={cause: CAUSE_COLOURS[cause]},
-                ),
-                6,
-            ),
-            Placed(
-                graph_panel(
-                    "Tokens lost to it",
-                    "Held on decode, computed again.",
-                    Query(
-                        named(rate("kvdiag_lost_tokens_total", f'{ENGINE},cause="{cause}"', "detail"), "detail"),
-                        "{{detail}}",
-                    ),
-                    unit="short",
-                    stacked=True,
-                    absent="Connector not enabled",
-                ),
-                6,
-            ),
-            Placed(
-                graph_panel(
-                    "TTFT of these turns, mean",
-                    "Against all turns.",
-                    Query(mean("kvdiag_turn_ttft_seconds", selector), cause),
-                    Query(mean("kvdiag_turn_ttft_seconds", ROUTER), "all turns"),
-                    unit="s",
-                    colours={cause: CAUSE_COLOURS[cause]},
-                ),
-                6,
-            ),
+            _turns(cause),
+            _share(cause),
+            _tokens(cause),
+            _ttft(cause),
         ),
         7,
+    )
+
+
+def _turns(cause: str) -> Placed:
+    selector = f'{ROUTER},cause="{cause}"'
+    return Placed(
+        graph_panel(
+            "Turns with this cause",
+            "By detail.",
+            Query(named(rate("kvdiag_turns_total", selector, "detail"), "detail"), "{{detail}}"),
+            unit="reqps",
+            stacked=True,
+            absent="Router not scraped",
+            colours={"no detail": CAUSE_COLOURS[cause]},
+        ),
+        6,
+    )
+
+
+def _share(cause: str) -> Placed:
+    selector = f'{ROUTER},cause="{cause}"'
+    return Placed(
+        graph_panel(
+            "Share of all turns",
+            "What the alert compares with its budget, without its traffic floor.",
+            Query(ratio(rate("kvdiag_turns_total", selector), rate("kvdiag_turns_total", ROUTER)), cause),
+            unit="percentunit",
+            colours={cause: CAUSE_COLOURS[cause]},
+        ),
+        6,
+    )
+
+
+def _tokens(cause: str) -> Placed:
+    return Placed(
+        graph_panel(
+            "Tokens lost to it",
+            "Held on decode, computed again.",
+            Query(
+                named(rate("kvdiag_lost_tokens_total", f'{ENGINE},cause="{cause}"', "detail"), "detail"),
+                "{{detail}}",
+            ),
+            unit="short",
+            stacked=True,
+            absent="Connector not enabled",
+        ),
+        6,
+    )
+
+
+def _ttft(cause: str) -> Placed:
+    selector = f'{ROUTER},cause="{cause}"'
+    return Placed(
+        graph_panel(
+            "TTFT of these turns, mean",
+            "Against all turns.",
+            Query(mean("kvdiag_turn_ttft_seconds", selector), cause),
+            Query(mean("kvdiag_turn_ttft_seconds", ROUTER), "all turns"),
+            unit="s",
+            colours={cause: CAUSE_COLOURS[cause]},
+        ),
+        6,
     )

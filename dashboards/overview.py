@@ -55,9 +55,28 @@ def board(settings: Settings) -> Board:
 
 
 def _numbers(settings: Settings) -> Row:
+    return Row((_reused(), _within(settings), _saved(), _lost(), _suspect()), 4)
+
+
+def _reused() -> Placed:
     reused = or_idle(
         ratio(rate("kvdiag_turns_total", REUSED, window="5m"), rate("kvdiag_turns_total", LATER, window="5m")), _WITNESS
     )
+    return Placed(
+        stat_panel(
+            "Later turns that reused",
+            "Share of turns after the first whose history came from decode or from prefill's own cache, last 5 min.",
+            Query(reused),
+            unit="percentunit",
+            steps=((None, BAD), (0.5, WARN), (0.8, GOOD)),
+            decimals=0,
+            link=link("turns"),
+        ),
+        5,
+    )
+
+
+def _within(settings: Settings) -> Placed:
     within = or_idle(
         ratio(
             rate("kvdiag_turn_ttft_seconds_bucket", f'{LATER},le="{settings.le}"', window="5m"),
@@ -65,11 +84,43 @@ def _numbers(settings: Settings) -> Row:
         ),
         _WITNESS,
     )
+    return Placed(
+        stat_panel(
+            f"Later turns within {settings.ttft_objective:g} s",
+            f"Share of later turns whose first token came within the objective; target {settings.ttft_target:.0%}.",
+            Query(within),
+            unit="percentunit",
+            steps=((None, BAD), (settings.ttft_target - 0.1, WARN), (settings.ttft_target, GOOD)),
+            decimals=0,
+            link=link("turns"),
+        ),
+        5,
+    )
+
+
+def _saved() -> Placed:
     saved = or_idle(
         f"{mean('kvdiag_turn_ttft_seconds', _HELD_OUT, window='1h')} - "
         f"{mean('kvdiag_turn_ttft_seconds', _REUSING, window='1h')}",
         _WITNESS,
     )
+    return Placed(
+        stat_panel(
+            "TTFT saved per later turn",
+            "Mean TTFT of conversations held out from reuse minus that of all others, last hour: measured, not "
+            "estimated. Needs a hold-out share in the router's configuration.",
+            Query(saved),
+            unit="s",
+            steps=((None, WARN), (1e-9, GOOD)),
+            idle="No hold-out",
+            decimals=2,
+            link=link("turns"),
+        ),
+        5,
+    )
+
+
+def _lost() -> Placed:
     lost = or_idle(
         ratio(
             rate("kvdiag_prompt_tokens_total", f'{ROUTER},source="lost"', window="5m"),
@@ -77,72 +128,32 @@ def _numbers(settings: Settings) -> Row:
         ),
         _WITNESS,
     )
+    return Placed(
+        stat_panel(
+            "Prompt tokens lost",
+            "Share of prompt tokens that decode still held and prefill computed all the same, last 5 min.",
+            Query(lost),
+            unit="percentunit",
+            steps=((None, GOOD), (0.1, WARN), (0.3, BAD)),
+            decimals=0,
+        ),
+        5,
+    )
+
+
+def _suspect() -> Placed:
     suspect = increase("kvdiag_expiries_total", f'{ENGINE},kind="read_after_release"')
-    return Row(
-        (
-            Placed(
-                stat_panel(
-                    "Later turns that reused",
-                    "Share of turns after the first whose history came from decode or from prefill's own cache, last 5 min.",
-                    Query(reused),
-                    unit="percentunit",
-                    steps=((None, BAD), (0.5, WARN), (0.8, GOOD)),
-                    decimals=0,
-                    link=link("turns"),
-                ),
-                5,
-            ),
-            Placed(
-                stat_panel(
-                    f"Later turns within {settings.ttft_objective:g} s",
-                    f"Share of later turns whose first token came within the objective; target {settings.ttft_target:.0%}.",
-                    Query(within),
-                    unit="percentunit",
-                    steps=((None, BAD), (settings.ttft_target - 0.1, WARN), (settings.ttft_target, GOOD)),
-                    decimals=0,
-                    link=link("turns"),
-                ),
-                5,
-            ),
-            Placed(
-                stat_panel(
-                    "TTFT saved per later turn",
-                    "Mean TTFT of conversations held out from reuse minus that of all others, last hour: measured, not "
-                    "estimated. Needs a hold-out share in the router's configuration.",
-                    Query(saved),
-                    unit="s",
-                    steps=((None, WARN), (1e-9, GOOD)),
-                    idle="No hold-out",
-                    decimals=2,
-                    link=link("turns"),
-                ),
-                5,
-            ),
-            Placed(
-                stat_panel(
-                    "Prompt tokens lost",
-                    "Share of prompt tokens that decode still held and prefill computed all the same, last 5 min.",
-                    Query(lost),
-                    unit="percentunit",
-                    steps=((None, GOOD), (0.1, WARN), (0.3, BAD)),
-                    decimals=0,
-                ),
-                5,
-            ),
-            Placed(
-                stat_panel(
-                    "Suspect answers",
-                    "Reads of blocks that had been freed, in the chosen range. Not 0: answers may be wrong.",
-                    Query(suspect),
-                    unit="short",
-                    steps=ZERO_IS_GOOD,
-                    absent="Connector not enabled",
-                    decimals=0,
-                    link="/d/kvdiag-runbook-suspect_kv",
-                    sparkline=False,
-                ),
-                4,
-            ),
+    return Placed(
+        stat_panel(
+            "Suspect answers",
+            "Reads of blocks that had been freed, in the chosen range. Not 0: answers may be wrong.",
+            Query(suspect),
+            unit="short",
+            steps=ZERO_IS_GOOD,
+            absent="Connector not enabled",
+            decimals=0,
+            link="/d/kvdiag-runbook-suspect_kv",
+            sparkline=False,
         ),
         4,
     )
@@ -151,118 +162,142 @@ def _numbers(settings: Settings) -> Row:
 def _outcomes() -> Row:
     return Row(
         (
-            Placed(
-                graph_panel(
-                    "How later turns ended",
-                    "Turns per second by cause. Greens reused; everything else computed tokens that decode held.",
-                    # Two queries, so that what reused is the floor of the stack.
-                    Query(f"{rate('kvdiag_turns_total', REUSED, 'cause')} > 0", "{{cause}}"),
-                    Query(f"{rate('kvdiag_turns_total', NOT_REUSED, 'cause')} > 0", "{{cause}}"),
-                    unit="reqps",
-                    stacked=True,
-                    colours=CAUSE_COLOURS,
-                    link=link("turns"),
-                ),
-                14,
-            ),
-            Placed(
-                bar_panel(
-                    "Tokens lost by cause",
-                    "Tokens held on decode and computed again, in the chosen range; the eight largest.",
-                    Query(
-                        f"topk(8, {increase('kvdiag_lost_tokens_total', ENGINE, 'cause')} > 0)",
-                        "{{cause}}",
-                    ),
-                    unit="short",
-                    absent="Nothing lost, or connector not enabled (see top row)",
-                    colours=CAUSE_COLOURS,
-                    link="/d/kvdiag-runbook-${__field.labels.cause}",
-                ),
-                10,
-            ),
+            _ended(),
+            _lost_by_cause(),
         ),
         9,
     )
 
 
-def _time_and_tokens(settings: Settings) -> Row:
-    def tokens(source: str) -> str:
-        return rate("kvdiag_prompt_tokens_total", f'{ROUTER},source="{source}"')
+def _ended() -> Placed:
+    return Placed(
+        graph_panel(
+            "How later turns ended",
+            "Turns per second by cause. Greens reused; everything else computed tokens that decode held.",
+            # Two queries, so that what reused is the floor of the stack.
+            Query(f"{rate('kvdiag_turns_total', REUSED, 'cause')} > 0", "{{cause}}"),
+            Query(f"{rate('kvdiag_turns_total', NOT_REUSED, 'cause')} > 0", "{{cause}}"),
+            unit="reqps",
+            stacked=True,
+            colours=CAUSE_COLOURS,
+            link=link("turns"),
+        ),
+        14,
+    )
 
-    other = f'{LATER},cause!~"remote_hit|local_hit|below_threshold",arm="reuse"'
+
+def _lost_by_cause() -> Placed:
+    return Placed(
+        bar_panel(
+            "Tokens lost by cause",
+            "Tokens held on decode and computed again, in the chosen range; the eight largest.",
+            Query(
+                f"topk(8, {increase('kvdiag_lost_tokens_total', ENGINE, 'cause')} > 0)",
+                "{{cause}}",
+            ),
+            unit="short",
+            absent="Nothing lost, or connector not enabled (see top row)",
+            colours=CAUSE_COLOURS,
+            link="/d/kvdiag-runbook-${__field.labels.cause}",
+        ),
+        10,
+    )
+
+
+def _time_and_tokens(settings: Settings) -> Row:
     return Row(
         (
-            Placed(
-                graph_panel(
-                    "TTFT of later turns, median",
-                    "Reused against not reused against held out. Diamonds are traces.",
-                    Query(quantile(0.5, "kvdiag_turn_ttft_seconds", f'{REUSED},arm="reuse"'), "reused", exemplar=True),
-                    Query(quantile(0.5, "kvdiag_turn_ttft_seconds", other), "not reused", exemplar=True),
-                    Query(quantile(0.5, "kvdiag_turn_ttft_seconds", f'{LATER},arm="holdout"'), "held out"),
-                    unit="s",
-                    limit=settings.ttft_objective,
-                    colours={"reused": GOOD, "not reused": BAD, "held out": CAUSE_COLOURS["first_turn"]},
-                    link=link("turns"),
-                ),
-                12,
-            ),
-            Placed(
-                graph_panel(
-                    "Prompt tokens by where their KV came from",
-                    "Tokens per second. Red is work that reuse should have spared.",
-                    Query(tokens("remote"), "read from decode"),
-                    Query(tokens("local"), "prefill's own cache"),
-                    Query(f"clamp_min({tokens('computed')} - {tokens('lost')}, 0)", "computed, new"),
-                    Query(tokens("lost"), "computed, lost"),
-                    unit="short",
-                    stacked=True,
-                    colours=_TOKEN_COLOURS,
-                    absent="Router not scraped",
-                ),
-                12,
-            ),
+            _ttft(settings),
+            _tokens(),
         ),
         8,
     )
 
 
+def _ttft(settings: Settings) -> Placed:
+    other = f'{LATER},cause!~"remote_hit|local_hit|below_threshold",arm="reuse"'
+    return Placed(
+        graph_panel(
+            "TTFT of later turns, median",
+            "Reused against not reused against held out. Diamonds are traces.",
+            Query(quantile(0.5, "kvdiag_turn_ttft_seconds", f'{REUSED},arm="reuse"'), "reused", exemplar=True),
+            Query(quantile(0.5, "kvdiag_turn_ttft_seconds", other), "not reused", exemplar=True),
+            Query(quantile(0.5, "kvdiag_turn_ttft_seconds", f'{LATER},arm="holdout"'), "held out"),
+            unit="s",
+            limit=settings.ttft_objective,
+            colours={"reused": GOOD, "not reused": BAD, "held out": CAUSE_COLOURS["first_turn"]},
+            link=link("turns"),
+        ),
+        12,
+    )
+
+
+def _tokens() -> Placed:
+    def tokens(source: str) -> str:
+        return rate("kvdiag_prompt_tokens_total", f'{ROUTER},source="{source}"')
+
+    return Placed(
+        graph_panel(
+            "Prompt tokens by where their KV came from",
+            "Tokens per second. Red is work that reuse should have spared.",
+            Query(tokens("remote"), "read from decode"),
+            Query(tokens("local"), "prefill's own cache"),
+            Query(f"clamp_min({tokens('computed')} - {tokens('lost')}, 0)", "computed, new"),
+            Query(tokens("lost"), "computed, lost"),
+            unit="short",
+            stacked=True,
+            colours=_TOKEN_COLOURS,
+            absent="Router not scraped",
+        ),
+        12,
+    )
+
+
 def _to_do() -> Row:
+    return Row(
+        (
+            _faults(),
+            _firing(),
+        ),
+        7,
+    )
+
+
+def _faults() -> Placed:
     faults = "|".join(cause.name for cause in CAUSES.values() if cause.kind == "fault")
     selector = f'{ROUTER},cause=~"{faults}"'
     turns = increase("kvdiag_turns_total", selector, "cause, detail")
     lost = increase("kvdiag_lost_tokens_total", f'{ENGINE},cause=~"{faults}"', "cause, detail")
-    return Row(
-        (
-            Placed(
-                table_panel(
-                    "What to mend first",
-                    "Faults in the chosen range; the cause opens its runbook.",
-                    {"Turns": (f"{turns} > 0", "short"), "Tokens lost": (f"{lost} > 0", "short")},
-                    labels={"cause": "Cause", "detail": "Detail"},
-                    absent="No faults, or router not scraped (see top row)",
-                    links={"Cause": ("Runbook", _RUNBOOK)},
-                    sort="Turns",
-                ),
-                14,
-            ),
-            Placed(
-                table_panel(
-                    "Firing alerts",
-                    "kvdiag's own alerts that fire now.",
-                    {
-                        "Count": (
-                            _FIRING,
-                            "short",
-                        )
-                    },
-                    labels={"alertname": "Alert", "severity": "Severity", "cause": "Runbook"},
-                    absent="No alert fires, or the rules are not loaded",
-                    links={"Runbook": ("Runbook", _RUNBOOK.replace("Cause", "Runbook"))},
-                    sort="Severity",
-                    widest="Alert",
-                ),
-                10,
-            ),
+    return Placed(
+        table_panel(
+            "What to mend first",
+            "Faults in the chosen range; the cause opens its runbook.",
+            {"Turns": (f"{turns} > 0", "short"), "Tokens lost": (f"{lost} > 0", "short")},
+            labels={"cause": "Cause", "detail": "Detail"},
+            absent="No faults, or router not scraped (see top row)",
+            links={"Cause": ("Runbook", _RUNBOOK)},
+            sort="Turns",
         ),
-        7,
+        14,
+    )
+
+
+def _firing() -> Placed:
+    return Placed(
+        table_panel(
+            "Firing alerts",
+            "kvdiag's own alerts that fire now.",
+            {
+                "Count": (
+                    _FIRING,
+                    "short",
+                )
+            },
+            labels={"alertname": "Alert", "severity": "Severity", "cause": "Runbook"},
+            absent="No alert fires, or the rules are not loaded",
+            links={"Runbook": ("Runbook", _RUNBOOK.replace("Cause", "Runbook"))},
+            sort="Severity",
+            widest="Alert",
+        ),
+        10,
     )

@@ -26,6 +26,7 @@ _RESULTS = {
     "in_history": "#d9d9d9",
     "unsupported": "#7f7f7f",
 }
+_DUE = f'{ROUTER},result!~"first_turn|holdout"'
 _OWN = "and on (job, instance) kvdiag_router_handles"
 
 
@@ -41,188 +42,232 @@ def board(settings: Settings) -> Board:
 
 
 def _numbers() -> Row:
-    selector = f'{ROUTER},result!~"first_turn|holdout"'
+    return Row((_found(), _store(), _errors(), _dropped()), 4)
+
+
+def _found() -> Placed:
     hits = or_idle(
         ratio(
             rate("kvdiag_router_lookups_total", f'{ROUTER},result="hit"', window="5m"),
-            rate("kvdiag_router_lookups_total", selector, window="5m"),
+            rate("kvdiag_router_lookups_total", _DUE, window="5m"),
         ),
         f"kvdiag_router_handles{{{ROUTER}}}",
     )
-    return Row(
-        (
-            Placed(
-                stat_panel(
-                    "Look-ups that found a handle",
-                    "Of turns that should have one, last 5 min.",
-                    Query(hits),
-                    unit="percentunit",
-                    steps=((None, BAD), (0.5, WARN), (0.8, GOOD)),
-                    decimals=0,
-                ),
-                6,
-            ),
-            Placed(
-                stat_panel(
-                    "Handle store",
-                    "Down: serving goes on without reuse.",
-                    Query(f"min(kvdiag_router_store_up{{{ROUTER}}})"),
-                    unit="bool_on_off",
-                    steps=((None, BAD), (1, GOOD)),
-                    sparkline=False,
-                ),
-                6,
-            ),
-            Placed(
-                stat_panel(
-                    "Engine errors",
-                    "Errors that engines answered, in the chosen range.",
-                    Query(increase("kvdiag_router_upstream_errors_total", ROUTER)),
-                    unit="short",
-                    steps=ZERO_IS_GOOD,
-                    decimals=0,
-                    sparkline=False,
-                ),
-                6,
-            ),
-            Placed(
-                stat_panel(
-                    "Events dropped",
-                    "Telemetry that was lost so that serving never waits, in the chosen range; causes may be missing.",
-                    Query(increase("kvdiag_dropped_events_total", ROUTER)),
-                    unit="short",
-                    steps=ZERO_IS_GOOD,
-                    decimals=0,
-                    sparkline=False,
-                ),
-                6,
-            ),
+    return Placed(
+        stat_panel(
+            "Look-ups that found a handle",
+            "Of turns that should have one, last 5 min.",
+            Query(hits),
+            unit="percentunit",
+            steps=((None, BAD), (0.5, WARN), (0.8, GOOD)),
+            decimals=0,
         ),
-        4,
+        6,
+    )
+
+
+def _store() -> Placed:
+    return Placed(
+        stat_panel(
+            "Handle store",
+            "Down: serving goes on without reuse.",
+            Query(f"min(kvdiag_router_store_up{{{ROUTER}}})"),
+            unit="bool_on_off",
+            steps=((None, BAD), (1, GOOD)),
+            sparkline=False,
+        ),
+        6,
+    )
+
+
+def _errors() -> Placed:
+    return Placed(
+        stat_panel(
+            "Engine errors",
+            "Errors that engines answered, in the chosen range.",
+            Query(increase("kvdiag_router_upstream_errors_total", ROUTER)),
+            unit="short",
+            steps=ZERO_IS_GOOD,
+            decimals=0,
+            sparkline=False,
+        ),
+        6,
+    )
+
+
+def _dropped() -> Placed:
+    return Placed(
+        stat_panel(
+            "Events dropped",
+            "Telemetry that was lost so that serving never waits, in the chosen range; causes may be missing.",
+            Query(increase("kvdiag_dropped_events_total", ROUTER)),
+            unit="short",
+            steps=ZERO_IS_GOOD,
+            decimals=0,
+            sparkline=False,
+        ),
+        6,
     )
 
 
 def _handles() -> Row:
     return Row(
         (
-            Placed(
-                graph_panel(
-                    "Look-ups by result",
-                    "Anything but hit, first_turn and holdout is a turn that had to be computed.",
-                    Query(f"{rate('kvdiag_router_lookups_total', ROUTER, 'result')} > 0", "{{result}}"),
-                    unit="reqps",
-                    stacked=True,
-                    colours=_RESULTS,
-                ),
-                12,
-            ),
-            Placed(
-                graph_panel(
-                    "Handles held",
-                    "By router; grows without end: conversations that never return and a TTL that is too long.",
-                    Query(f"kvdiag_router_handles{{{ROUTER}}}", "{{instance}}"),
-                    unit="short",
-                    absent=_ABSENT,
-                ),
-                12,
-            ),
+            _lookups(),
+            _held(),
         ),
         8,
         "Handles",
     )
 
 
-def _calls() -> Row:
-    def spread(histogram: str) -> tuple[Query, ...]:
-        return tuple(Query(quantile(q, histogram, ROUTER), f"p{q * 100:g}") for q in (0.5, 0.95, 0.99))
+def _lookups() -> Placed:
+    return Placed(
+        graph_panel(
+            "Look-ups by result",
+            "Anything but hit, first_turn and holdout is a turn that had to be computed.",
+            Query(f"{rate('kvdiag_router_lookups_total', ROUTER, 'result')} > 0", "{{result}}"),
+            unit="reqps",
+            stacked=True,
+            colours=_RESULTS,
+        ),
+        12,
+    )
 
+
+def _held() -> Placed:
+    return Placed(
+        graph_panel(
+            "Handles held",
+            "By router; grows without end: conversations that never return and a TTL that is too long.",
+            Query(f"kvdiag_router_handles{{{ROUTER}}}", "{{instance}}"),
+            unit="short",
+            absent=_ABSENT,
+        ),
+        12,
+    )
+
+
+def _calls() -> Row:
     return Row(
         (
-            Placed(
-                graph_panel(
-                    "Prefill call",
-                    "Queue, read-back and compute on prefill.",
-                    *spread("kvdiag_prefill_seconds"),
-                    unit="s",
-                ),
-                6,
-            ),
-            Placed(
-                graph_panel(
-                    "Prefill's answer to first token",
-                    "Hand-off and decode's queue.",
-                    *spread("kvdiag_handoff_seconds"),
-                    unit="s",
-                ),
-                6,
-            ),
-            Placed(
-                graph_panel(
-                    "Retries by reason",
-                    "Calls repeated without the handle or on another engine.",
-                    Query(rate("kvdiag_router_retries_total", ROUTER, "reason"), "{{reason}}"),
-                    unit="reqps",
-                    absent=_ABSENT,
-                    stacked=True,
-                ),
-                6,
-            ),
-            Placed(
-                graph_panel(
-                    "Errors answered by engines",
-                    "By role.",
-                    Query(rate("kvdiag_router_upstream_errors_total", ROUTER, "role"), "{{role}}"),
-                    unit="reqps",
-                    absent=_ABSENT,
-                    stacked=True,
-                    colours={"prefill": BAD, "decode": WARN},
-                ),
-                6,
-            ),
+            _prefill(),
+            _first_token(),
+            _retries(),
+            _errors_by_role(),
         ),
         8,
         "Calls to engines",
     )
 
 
+def _prefill() -> Placed:
+    return Placed(
+        graph_panel(
+            "Prefill call",
+            "Queue, read-back and compute on prefill.",
+            *_spread("kvdiag_prefill_seconds"),
+            unit="s",
+        ),
+        6,
+    )
+
+
+def _first_token() -> Placed:
+    return Placed(
+        graph_panel(
+            "Prefill's answer to first token",
+            "Hand-off and decode's queue.",
+            *_spread("kvdiag_handoff_seconds"),
+            unit="s",
+        ),
+        6,
+    )
+
+
+def _retries() -> Placed:
+    return Placed(
+        graph_panel(
+            "Retries by reason",
+            "Calls repeated without the handle or on another engine.",
+            Query(rate("kvdiag_router_retries_total", ROUTER, "reason"), "{{reason}}"),
+            unit="reqps",
+            absent=_ABSENT,
+            stacked=True,
+        ),
+        6,
+    )
+
+
+def _errors_by_role() -> Placed:
+    return Placed(
+        graph_panel(
+            "Errors answered by engines",
+            "By role.",
+            Query(rate("kvdiag_router_upstream_errors_total", ROUTER, "role"), "{{role}}"),
+            unit="reqps",
+            absent=_ABSENT,
+            stacked=True,
+            colours={"prefill": BAD, "decode": WARN},
+        ),
+        6,
+    )
+
+
 def _process() -> Row:
     return Row(
         (
-            Placed(
-                graph_panel(
-                    "CPU",
-                    "Cores; one router process can use one.",
-                    Query(
-                        f"rate(process_cpu_seconds_total{{{ROUTER}}}[$__rate_interval]) {_OWN}",
-                        "{{instance}}",
-                    ),
-                    unit="short",
-                    absent=_ABSENT,
-                    limit=0.9,
-                ),
-                8,
-            ),
-            Placed(
-                graph_panel(
-                    "Memory",
-                    "Resident.",
-                    Query(f"process_resident_memory_bytes{{{ROUTER}}} {_OWN}", "{{instance}}"),
-                    unit="bytes",
-                    absent=_ABSENT,
-                ),
-                8,
-            ),
-            Placed(
-                graph_panel(
-                    "Open files",
-                    "Connections to clients and engines, mostly.",
-                    Query(f"process_open_fds{{{ROUTER}}} {_OWN}", "{{instance}}"),
-                    unit="short",
-                    absent=_ABSENT,
-                ),
-                8,
-            ),
+            _cpu(),
+            _memory(),
+            _open_files(),
         ),
         7,
         "The process",
     )
+
+
+def _cpu() -> Placed:
+    return Placed(
+        graph_panel(
+            "CPU",
+            "Cores; one router process can use one.",
+            Query(
+                f"rate(process_cpu_seconds_total{{{ROUTER}}}[$__rate_interval]) {_OWN}",
+                "{{instance}}",
+            ),
+            unit="short",
+            absent=_ABSENT,
+            limit=0.9,
+        ),
+        8,
+    )
+
+
+def _memory() -> Placed:
+    return Placed(
+        graph_panel(
+            "Memory",
+            "Resident.",
+            Query(f"process_resident_memory_bytes{{{ROUTER}}} {_OWN}", "{{instance}}"),
+            unit="bytes",
+            absent=_ABSENT,
+        ),
+        8,
+    )
+
+
+def _open_files() -> Placed:
+    return Placed(
+        graph_panel(
+            "Open files",
+            "Connections to clients and engines, mostly.",
+            Query(f"process_open_fds{{{ROUTER}}} {_OWN}", "{{instance}}"),
+            unit="short",
+            absent=_ABSENT,
+        ),
+        8,
+    )
+
+
+def _spread(histogram: str) -> tuple[Query, ...]:
+    return tuple(Query(quantile(q, histogram, ROUTER), f"p{q * 100:g}") for q in (0.5, 0.95, 0.99))
