@@ -1,0 +1,84 @@
+"""Time `kvdiag classify` against tools that only count the same needles: paired runs, ratios, peak memory.
+
+usage: measure.py FILE... [--pairs 5] [--jobs N]
+
+Each pair runs the rival and kvdiag one after the other on the same files (page cache warm), so that what else the
+machine does hits both. Prints wall-clock and processor time, MB/s, and the median ratio with its range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from kvdiag.diagnosis.patterns import PATTERNS
+
+NEEDLES = sorted({pattern.needle for pattern in PATTERNS if pattern.find is None})
+
+
+class Run(NamedTuple):
+    """One run of a command. Times are seconds."""
+
+    wall: float
+    cpu: float
+
+
+def run(command: list[str]) -> Run:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Run(wall, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+
+
+def rivals(files: list[str], needles: str) -> dict[str, list[str]]:
+    """Return the commands to compare with, as far as they are installed."""
+    found = {
+        "rg -c -F": ["rg", "-c", "-F", "-f", needles, *files],
+        "rg -c": ["rg", "-c", "|".join(map(re.escape, NEEDLES)), *files],
+        "grep -cE": ["grep", "-cE", "|".join(re.escape(n).replace("\\ ", " ") for n in NEEDLES), *files],
+    }
+    return {name: command for name, command in found.items() if shutil.which(command[0])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    size = sum(Path(name).stat().st_size for name in options.files) / 1e6
+    ours = [sys.executable, "-m", "kvdiag", "classify", *options.files, "--format", "json", "--jobs", str(options.jobs)]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as needles:
+        needles.write("\n".join(NEEDLES) + "\n")
+        needles.flush()
+        for name, command in rivals(options.files, needles.name).items():
+            report(name, [(run(command), run(ours)) for _ in range(options.pairs)], size)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(f"peak memory of any process: {peak:.0f} MiB")
+
+
+def report(name: str, pairs: list[tuple[Run, Run]], size: float) -> None:
+    for unit in ("wall", "cpu"):
+        theirs = [getattr(rival, unit) for rival, _ in pairs]
+        ours = [getattr(mine, unit) for _, mine in pairs]
+        ratios = sorted(mine / max(rival, 1e-9) for mine, rival in zip(ours, theirs, strict=True))
+        print(
+            f"{name:9} {unit:4}: rival {size / median(theirs):6.0f} MB/s, kvdiag {size / median(ours):6.0f} MB/s, "
+            f"ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}, {len(pairs)} pairs)"
+        )
+
+
+if __name__ == "__main__":
+    main()
