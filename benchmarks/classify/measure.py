@@ -42,12 +42,16 @@ def run(command: list[str]) -> Run:
     return Run(wall, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
 
+def _alternatives() -> str:
+    return "|".join(re.escape(needle).replace("\\ ", " ").replace("\\'", "'") for needle in NEEDLES)
+
+
 def rivals(files: list[str], needles: str) -> dict[str, list[str]]:
     """Return the commands to compare with, as far as they are installed."""
     found = {
         "rg -c -F": ["rg", "-c", "-F", "-f", needles, *files],
-        "rg -c": ["rg", "-c", "|".join(map(re.escape, NEEDLES)), *files],
-        "grep -cE": ["grep", "-cE", "|".join(re.escape(n).replace("\\ ", " ") for n in NEEDLES), *files],
+        "rg -c": ["rg", "-c", _alternatives(), *files],
+        "grep -cE": ["grep", "-cE", _alternatives(), *files],
     }
     return {name: command for name, command in found.items() if shutil.which(command[0])}
 

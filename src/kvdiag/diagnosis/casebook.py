@@ -36,6 +36,8 @@ class FileNotes:
     path: str
     lines: int = 0
     accepted: int = 0
+    calm: int = 0
+    """Periodic lines on which nothing happened, left unread."""
     facts: Counter[str] = field(default_factory=Counter)
     origins: Counter[str] = field(default_factory=Counter)
     systems: Counter[str] = field(default_factory=Counter)
@@ -105,6 +107,7 @@ class Casebook:
         notes = self.file(path)
         notes.lines += scanned.lines
         notes.accepted += scanned.accepted
+        notes.calm += scanned.skipped
         notes.origins.update(scanned.origins)
         notes.binary |= scanned.binary
         return notes

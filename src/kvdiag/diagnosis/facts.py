@@ -29,3 +29,5 @@ class Scanned(NamedTuple):
     origins: dict[str, int]
     """Lines taken apart, by their origin."""
     binary: bool = False
+    skipped: int = 0
+    """Periodic lines that were recognised and, nothing having happened, not taken apart."""

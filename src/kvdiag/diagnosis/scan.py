@@ -13,6 +13,7 @@ from typing import Final
 
 import hyperscan
 
+from kvdiag.diagnosis.calm import Skimmer
 from kvdiag.diagnosis.facts import Fact, Scanned
 from kvdiag.diagnosis.lines import Line, parse_line
 from kvdiag.diagnosis.partial import rejoin
@@ -49,14 +50,15 @@ def scan(block: bytes) -> Scanned:
     facts: list[Fact] = []
     origins: Counter[str] = Counter()
     number, counted = 1, 0
-    for start, stop, candidates in _hit_lines(whole):
+    skimmer = Skimmer(whole)
+    for start, stop, candidates in skimmer.worth_reading(_hit_lines(whole)):
         number += whole.count(b"\n", counted, start)
         counted = start
         line = number if numbers is None else numbers[number - 1]
         facts += _read(_decode(whole[start:stop]), line, candidates, origins)
     lines = number - 1 + block.count(b"\n", counted) if numbers is None else block.count(b"\n")
     lines += bool(block) and not block.endswith(b"\n")
-    return Scanned(lines, facts, _accepted(block), dict(origins))
+    return Scanned(lines, facts, _accepted(block), dict(origins), skipped=skimmer.skipped)
 
 
 def _hit_lines(block: bytes) -> list[tuple[int, int, list[int]]]:
