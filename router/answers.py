@@ -91,6 +91,12 @@ def error_body(status: int, message: str) -> bytes:
     return _encoder.encode({"error": {"message": message, "type": kind, "param": None, "code": status}})
 
 
-def error_event(status: int, message: str) -> bytes:
-    """Return an error that ends a stream which has begun."""
-    return b"data: %b\n\ndata: [DONE]\n\n" % error_body(status, message)
+def error_event(path: str, status: int, message: str) -> bytes:
+    """Return the event with which a stream that has begun ends in an error, as clients of that API expect it."""
+    if path == "/v1/messages":
+        error: dict[str, object] = {"type": "error", "error": {"type": "api_error", "message": message}}
+    elif path == "/v1/responses":
+        error = {"type": "error", "code": "server_error", "message": message, "param": None}
+    else:
+        return b"data: %b\n\ndata: [DONE]\n\n" % error_body(status, message)
+    return b"event: error\ndata: %b\n\n" % _encoder.encode(error)

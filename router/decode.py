@@ -90,7 +90,7 @@ async def _stream(
         state.connection,
         exchange,
         headers=state.answer_headers,
-        final=state.body.api.final,
+        api=state.body.api,
         commit=keep,
         expose=services.settings.expose_kv_params,
         reply=reply,

@@ -13,6 +13,7 @@ from kvdiag.router.sse import EventFilter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvdiag.router.bodies import Api
     from kvdiag.router.connection import Connection, Headers
     from kvdiag.router.replies import Reply
     from kvdiag.router.upstream import Exchange
@@ -31,7 +32,7 @@ class Relay:
         exchange: Exchange,
         *,
         headers: Headers,
-        final: bytes,
+        api: Api,
         commit: Callable[[bytes | None], asyncio.Future[None] | None],
         expose: bool,
         reply: Reply | None = None,
@@ -40,7 +41,7 @@ class Relay:
         self._connection = connection
         self._exchange = exchange
         self._headers = headers
-        self._final = final
+        self._api = api
         self._commit = commit
         self._filter = EventFilter(expose=expose)
         self._reply = reply
@@ -73,7 +74,7 @@ class Relay:
                 self._release(self._kept)
         except EngineError:
             if self.first_at is not None:
-                connection.finish(error_event(502, "the engine ended the stream early"))
+                connection.finish(error_event(self._api.path, 502, "the engine ended the stream early"))
             raise
         finally:
             connection.on_pause = connection.on_resume = None
@@ -97,7 +98,7 @@ class Relay:
             return
         if self._reply is not None and not self._committed:
             self._reply.read_events(out)
-        if not self._committed and (self._filter.handle is not None or self._final in out[-TAIL:]):
+        if not self._committed and (self._filter.handle is not None or self._api.final in out[-TAIL:]):
             self._keep(self._filter.handle)
         self._emit(out)
 

@@ -141,7 +141,15 @@ class Router:
                 self._turn_log.write(record)
 
     async def handle(self, request: Request, connection: Connection) -> None:
-        """Serve one request."""
+        """Serve one request; a mistake of ours costs this request and no other."""
+        try:
+            await self._route(request, connection)
+        except Exception:
+            log.exception("%s %s failed", request.method.decode(), request.path[:200])
+            if not connection.head_sent:
+                self._error(connection, 500, "internal error of the router")
+
+    async def _route(self, request: Request, connection: Connection) -> None:
         path = request.path
         api = APIS.get(path) if request.method == b"POST" else None
         if api is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import re
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from kvdiag.router.replies import Reply
     from kvdiag.router.state import Services
 
+log = logging.getLogger("kvdiag.router")
 FORWARDED: Final = (
     b"authorization",
     b"x-api-key",
@@ -148,11 +150,16 @@ class Turn:
             self._services.ledger.give_back(state.identity, state.claim, unread=not state.handle_read)
 
     def _report(self) -> None:
+        """Tell what happened; telemetry that fails is counted and fails nobody else."""
         state, services = self._state, self._services
-        record = record_of(state)
-        services.report(record)
-        services.metrics.turn(record, state.arm, handoff_s=state.handoff_s, exemplar=state.trace.exemplar)
-        state.trace.end(record)
+        try:
+            record = record_of(state)
+            services.report(record)
+            services.metrics.turn(record, state.arm, handoff_s=state.handoff_s, exemplar=state.trace.exemplar)
+            state.trace.end(record)
+        except Exception:
+            log.exception("a turn could not be recorded")
+            services.metrics.dropped("queue")
 
 
 def _headers(request: Request, request_id: str, trace: TurnTrace, *, spans: bool) -> bytes:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from kvdiag import context
+from kvdiag.causes import label_pairs
 
 if TYPE_CHECKING:
     from kvdiag.router.answers import PrefillAnswer
@@ -18,48 +20,63 @@ LOOKUP_CAUSES: Final = {
     "in_history": ("prefix_diverged", "in_history"),
 }
 """Look-up results that are not details of missing_metadata."""
+_PAIRS: Final = frozenset(label_pairs())
 
 
 def explain(claim: Claim, answer: PrefillAnswer, prefill: str) -> context.TurnOutcome:
     """Return the turn's outcome as far as prefill's answer shows it. `prefill` is the engine that answered."""
-    told = _told(answer)
-    if not claim.hit:
-        cause, detail = LOOKUP_CAUSES.get(claim.lookup, ("missing_metadata", claim.lookup))
-        counts = told or _counted(claim, answer)
-        return msgspec.structs.replace(counts, cause=cause, detail=detail)
-    return told or _inferred(claim, answer, prefill)
+    if claim.hit:
+        return _told(answer) or _inferred(claim, answer, prefill)
+    cause, detail = LOOKUP_CAUSES.get(claim.lookup, ("missing_metadata", claim.lookup))
+    counts = _told(answer) or _local_only(answer)
+    return replace(counts, cause=cause, detail=detail, lost_tokens=_lost(claim, counts))
 
 
 def _told(answer: PrefillAnswer) -> context.TurnOutcome | None:
+    """Return what the connector says; a cause that is not in the table would become a label without bounds."""
     raw = (answer.kv_transfer_params or {}).get(context.KEY)
     if raw is None:
         return None
     try:
-        return context.parse(context.TurnOutcome, {context.KEY: msgspec.json.decode(raw)})
-    except msgspec.DecodeError:
+        told = context.parse(context.TurnOutcome, {context.KEY: msgspec.json.decode(raw)})
+    except (msgspec.DecodeError, RecursionError):
         return None
+    if told is None or (told.cause, told.detail or "") not in _PAIRS:
+        return None
+    return told
+
+
+def _local_only(answer: PrefillAnswer) -> context.TurnOutcome:
+    """Return the counts of a turn without a handle: what prefill did not compute, it had itself."""
+    cached = answer.cached_tokens
+    remote = None if cached is None else 0
+    return context.TurnOutcome(
+        cause="unexplained", prompt_tokens=answer.prompt_tokens, local_tokens=cached, remote_tokens=remote
+    )
 
 
 def _inferred(claim: Claim, answer: PrefillAnswer, prefill: str) -> context.TurnOutcome:
     """Infer from counts: tokens beyond what this prefill ever computed for the conversation came from decode."""
-    counts = _counted(claim, answer)
+    unknown = context.TurnOutcome(cause="unexplained", prompt_tokens=answer.prompt_tokens)
     entry, cached = claim.entry, answer.cached_tokens
     if answer.kv_transfer_params is None:
-        return msgspec.structs.replace(counts, cause="feature_off", detail="no_connector")
-    if entry is None or not cached:
-        return counts
+        return replace(unknown, cause="feature_off", detail="no_connector")
+    if entry is None or cached is None:
+        return unknown
     seen = entry.prompt_tokens if entry.prefill == prefill else 0
     if seen is None:
-        return counts
-    if cached > seen:
-        return msgspec.structs.replace(counts, cause="remote_hit", local_tokens=seen, remote_tokens=cached - seen)
-    return msgspec.structs.replace(counts, cause="local_hit", local_tokens=cached, remote_tokens=0)
+        return unknown
+    local = min(cached, seen)
+    cause = "remote_hit" if cached > seen else "local_hit" if cached else "unexplained"
+    counts = replace(unknown, cause=cause, local_tokens=local, remote_tokens=cached - local)
+    return replace(counts, lost_tokens=_lost(claim, counts))
 
 
-def _counted(claim: Claim, answer: PrefillAnswer) -> context.TurnOutcome:
-    held = claim.entry.tokens if claim.entry is not None and claim.entry.handle is not None else None
-    prompt, cached = answer.prompt_tokens, answer.cached_tokens
-    lost = None
-    if held is not None and prompt is not None and cached is not None:
-        lost = max(0, min(held, prompt) - cached)
-    return context.TurnOutcome(cause="unexplained", prompt_tokens=prompt, lost_tokens=lost)
+def _lost(claim: Claim, counts: context.TurnOutcome) -> int | None:
+    """Return how many of the tokens that decode holds prefill computed all the same."""
+    if claim.entry is None or claim.entry.handle is None:
+        return counts.lost_tokens
+    if counts.prompt_tokens is None or counts.local_tokens is None:
+        return counts.lost_tokens
+    reused = counts.local_tokens + (counts.remote_tokens or 0)
+    return max(0, min(claim.entry.tokens, counts.prompt_tokens) - reused)

@@ -1,4 +1,4 @@
-"""The real OpenAI and Anthropic clients, as agents use them."""
+"""The real OpenAI client, as agents use it."""
 
 from __future__ import annotations
 

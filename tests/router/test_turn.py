@@ -90,6 +90,8 @@ def test_transfer_params_can_be_exposed_by_configuration() -> None:
         ({"cause": "remote_hit", "prompt_tokens": 100, "local_tokens": 10, "remote_tokens": 80}, "remote_hit", None),
         ({"cause": "prefix_diverged", "detail": "in_response"}, "prefix_diverged", "in_response"),
         ({"cause": 7}, "unexplained", None),
+        ({"cause": "made_up"}, "unexplained", None),
+        ({"cause": "remote_hit", "detail": "made up"}, "unexplained", None),
     ],
 )
 def test_prefills_connector_explains_a_turn_with_a_handle(
@@ -102,7 +104,7 @@ def test_prefills_connector_explains_a_turn_with_a_handle(
             await stack.chat("hi", "Hello there", "more")
             record = stack.records[1]
             assert (record.cause, record.detail) == (cause, detail)
-            if cause == "remote_hit":
+            if outcome.get("remote_tokens"):
                 assert (record.local_tokens, record.remote_tokens, record.computed_tokens) == (10, 80, 10)
 
     run(scenario())
@@ -499,3 +501,40 @@ def test_a_response_continues_on_the_engine_that_keeps_it() -> None:
             assert len(stack.prefill.turns) == 1
 
     run(scenario())
+
+
+def test_tokens_held_but_not_reused_are_lost() -> None:
+    async def scenario() -> None:
+        async with running(change=lambda s: dataclasses.replace(s, handle_ttl_s=0.0)) as stack:
+            await stack.chat("hi")
+            stack.prefill.cached = 16
+            await stack.chat("hi", "Hello there", "more")
+            record = stack.records[1]
+            assert (record.local_tokens, record.remote_tokens, record.computed_tokens) == (16, 0, 24)
+            assert record.lost_tokens == 24
+
+    run(scenario())
+
+
+def test_a_mistake_of_ours_costs_one_request(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running() as stack:
+            monkeypatch.setattr(stack.router.services.identifier, "identify", lambda *_: 1 / 0)
+            reply = await stack.chat("hi")
+            assert (reply.status, reply.json()["error"]["code"]) == (500, 500)
+            monkeypatch.undo()
+            assert (await stack.chat("hi")).status == 200
+
+    run(scenario())
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_telemetry_that_fails_fails_no_turn(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running() as stack:
+            monkeypatch.setattr(stack.router.metrics, "turn", lambda *_, **__: 1 / 0)
+            assert (await stack.chat("hi")).text == "Hello there"
+            assert stack.sample("kvdiag_dropped_events_total", sink="queue") == 1
+
+    run(scenario())
+    assert "could not be recorded" in caplog.text
