@@ -47,6 +47,8 @@ class Handle:
     tokens: int
     blocks: list[list[int]]
     """Block ids by KV cache group."""
+    peer: str
+    """Host and port of the holder's side channel."""
     context: context.HandleContext | None
     """None for an engine that runs the stock connector."""
 
@@ -86,7 +88,14 @@ def hand_off(params: dict[str, Any]) -> Handle | Flaw:
 
 def _handle(fields: _Fields, tokens: int, params: dict[str, Any]) -> Handle:
     told = context.parse(context.HandleContext, params)
-    return Handle(fields.remote_engine_id, fields.remote_request_id, tokens, fields.remote_block_ids, told)
+    return Handle(
+        engine_id=fields.remote_engine_id,
+        request_id=fields.remote_request_id,
+        tokens=tokens,
+        blocks=fields.remote_block_ids,
+        peer=f"{fields.remote_host}:{fields.remote_port}",
+        context=told,
+    )
 
 
 def _fields(params: dict[str, Any]) -> _Fields | Flaw:

@@ -9,6 +9,7 @@ starts with its kind, of plain values only, because it crosses processes as msgp
     ["suspect", request, reader]                                 worker: blocks were read after they were freed
     ["handshake", engine, seconds, cause, detail]                worker: cause None where it succeeded
     ["event", {...}]                                             scheduler: fields of a KvEvent, "t" instead of "ts"
+    ["cache", blocks]                                            scheduler: once, the size of the KV cache
     ["retained", requests, blocks, bytes]                        scheduler: what is held for later turns now
     ["kept", yes, no]                                            scheduler: response tokens that the next prompt kept
     ["unverified"]                                               scheduler: a read without a digest to compare with

@@ -30,6 +30,8 @@ class Layout:
     """Any whole number of leading blocks is the KV of a prefix: one group of full attention, no context parallelism."""
     block_bytes: int
     """Memory of one block, over all ranks."""
+    blocks: int
+    """How many the cache has."""
 
 
 @dataclass(frozen=True, slots=True)

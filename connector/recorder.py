@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from kvdiag.connector.settings import Settings
     from kvdiag.exporters.jsonl import JsonlSink
     from kvdiag.exporters.prometheus import Metrics
+
+PEERS: Final = 64
+"""Peers with a label value of their own."""
 
 
 class EngineRecorder:
@@ -34,6 +37,7 @@ class EngineRecorder:
         self._settings = settings
         self._sink = sink
         self._trace = trace
+        self._peers: set[str] = set()
 
     def introduce(self, block_size: str, vllm: str, nixl: str) -> None:
         """Expose the effective configuration."""
@@ -52,6 +56,7 @@ class EngineRecorder:
             "on" if settings.verify else "off",
         ).set(1)
         self._metrics.gauge("kvdiag_build_info", __version__).set(1)
+        self._metrics.gauge("kvdiag_retention_ttl_seconds").set(settings.decode_ttl_s)
 
     def dropped(self, sink: str) -> None:
         """Count an event that a sink could not take."""
@@ -91,17 +96,32 @@ class EngineRecorder:
 
     def _count_transfer(self, event: KvEvent) -> None:
         direction = event.direction or ""
-        self._metrics.counter("kvdiag_transfer_bytes_total", direction).inc(event.bytes or 0)
-        if event.seconds is not None:
-            self._metrics.histogram("kvdiag_transfer_seconds", direction).observe(event.seconds)
-        if event.wait_s is not None:
-            self._metrics.histogram("kvdiag_read_wait_seconds", direction).observe(event.wait_s)
+        size, seconds = event.bytes or 0, event.seconds or 0.0
+        self._metrics.counter("kvdiag_transfer_bytes_total", direction).inc(size)
+        self._metrics.counter("kvdiag_transfer_descriptors_total", direction).inc(event.descriptors or 0)
+        self._metrics.histogram("kvdiag_transfer_seconds", direction).observe(seconds)
+        self._metrics.histogram("kvdiag_transfer_post_seconds", direction).observe(event.post_seconds or 0.0)
+        self._metrics.histogram("kvdiag_read_wait_seconds", direction).observe(event.wait_s or 0.0)
+        peer = self._peer(event.peer)
+        self._metrics.counter("kvdiag_peer_transfers_total", direction, peer).inc()
+        self._metrics.counter("kvdiag_peer_transfer_bytes_total", direction, peer).inc(size)
+        self._metrics.counter("kvdiag_peer_transfer_seconds_total", direction, peer).inc(seconds)
+
+    def _peer(self, peer: str | None) -> str:
+        """Return the label value of a peer: its address, for the first so many."""
+        if peer is None:
+            return "unknown"
+        if len(self._peers) < PEERS:
+            self._peers.add(peer)
+        return peer if peer in self._peers else "other"
 
     def _count_failure(self, event: KvEvent) -> None:
         if event.cause == "suspect_kv":
             self._expiry("read_after_release")
             return
-        self._metrics.counter("kvdiag_transfer_failures_total", event.direction or "").inc()
+        direction = event.direction or ""
+        self._metrics.counter("kvdiag_transfer_failures_total", direction).inc()
+        self._metrics.counter("kvdiag_peer_transfer_failures_total", direction, self._peer(event.peer)).inc()
         self._count_lost(event)
 
     def _count_decline(self, event: KvEvent) -> None:
@@ -120,6 +140,9 @@ class EngineRecorder:
 
     def _expiry(self, kind: str) -> None:
         self._metrics.counter("kvdiag_expiries_total", kind).inc()
+
+    def _cache(self, blocks: int) -> None:
+        self._metrics.gauge("kvdiag_kv_cache_blocks").set(blocks)
 
     def _retained(self, requests: int, blocks: int, size: int) -> None:
         for name, value in (("requests", requests), ("blocks", blocks), ("bytes", size)):
@@ -143,6 +166,7 @@ class EngineRecorder:
 
     _RECORDERS: ClassVar[dict[str, Callable[..., None]]] = {
         "event": _event,
+        "cache": _cache,
         "retained": _retained,
         "kept": _kept,
         "unverified": _unverified,

@@ -124,6 +124,7 @@ class Reporter:
             fields.update(conversation=conversation, turn=turn.context.turn)
         if isinstance(turn.handle, Handle) and kind not in ("retain", "release"):
             fields["remote_request_id"] = turn.handle.request_id
+            fields["peer"] = turn.handle.peer if kind in ("transfer", "failure") else None
         if self._settings.traces_endpoint and turn.context.traceparent is not None:
             fields["traceparent"] = turn.context.traceparent[:_MAX_TEXT]
         self._put(turn.request_id, turn.role, kind, fields)

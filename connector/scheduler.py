@@ -63,6 +63,7 @@ class SchedulerSide:
         self._retentions = Retentions(layout.block_bytes)
         self._report = Reporter(settings, outbox, wall)
         self._notes: dict[str, str] = {}
+        outbox.put("cache", layout.blocks)
 
     # A request arrives.
 

@@ -93,6 +93,7 @@ def layout_of(vllm_config: Any, kv_cache_config: Any) -> Layout:
         block_size=vllm_config.cache_config.block_size,
         divisible=whole,
         block_bytes=ranks * memory // max(1, kv_cache_config.num_blocks),
+        blocks=kv_cache_config.num_blocks,
     )
 
 

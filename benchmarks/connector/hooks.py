@@ -55,7 +55,7 @@ def settings(*, verify: bool) -> Settings:
 
 
 def side(outbox: Outbox, *, verify: bool) -> SchedulerSide:
-    layout = Layout(block_size=BLOCK, divisible=True, block_bytes=4096)
+    layout = Layout(block_size=BLOCK, divisible=True, block_bytes=4096, blocks=1000)
     return SchedulerSide(settings(verify=verify), layout, outbox, can_read_back=True)
 
 

@@ -217,9 +217,23 @@ _TABLE: Final = (
         "gauge",
         "Finished requests whose blocks are held for a later turn.",
         ("connector",),
+        multiprocess_mode="livemostrecent",  # an engine tells any one of its API servers
     ),
-    Metric("kvdiag_retained_blocks", "gauge", "KV blocks held for later turns.", ("connector",)),
-    Metric("kvdiag_retained_bytes", "gauge", "KV bytes held for later turns.", ("connector",), unit="bytes"),
+    Metric(
+        "kvdiag_retained_blocks",
+        "gauge",
+        "KV blocks held for later turns.",
+        ("connector",),
+        multiprocess_mode="livemostrecent",
+    ),
+    Metric(
+        "kvdiag_retained_bytes",
+        "gauge",
+        "KV bytes held for later turns.",
+        ("connector",),
+        unit="bytes",
+        multiprocess_mode="livemostrecent",
+    ),
     Metric("kvdiag_kv_cache_blocks", "gauge", "KV blocks that this engine's cache has.", ("connector",)),
     Metric(
         "kvdiag_retention_ttl_seconds",

@@ -108,13 +108,14 @@ def bench(*, can_read_back: bool = True, may_notify_strangers: bool = True, **ch
     outbox, clock = Outbox(), [0.0, 1000.0]
     side = SchedulerSide(
         settings(**changes),
-        Layout(block_size=BLOCK, divisible=True, block_bytes=4096),
+        Layout(block_size=BLOCK, divisible=True, block_bytes=4096, blocks=1000),
         outbox,
         can_read_back=can_read_back,
         may_notify_strangers=may_notify_strangers,
         clock=lambda: clock[0],
         wall=lambda: clock[1],
     )
+    assert outbox.drain() == [["cache", 1000]]
     return Bench(side, outbox, clock)
 
 

@@ -10,11 +10,11 @@ from kvdiag.connector.plan import Layout, Plan, cut_blocks, expired, plan_read
 
 BLOCK = 16
 HELD = list(range(1000))
-LAYOUT = Layout(block_size=BLOCK, divisible=True, block_bytes=1)
+LAYOUT = Layout(block_size=BLOCK, divisible=True, block_bytes=1, blocks=1000)
 
 
 def handle(tokens: int = 1000, blocks: int = 63) -> Handle:
-    return Handle("engine", "request", tokens, [list(range(blocks))], None)
+    return Handle("engine", "request", tokens, [list(range(blocks))], "d:1", None)
 
 
 def plan(prompt: list[int], *, layout: Layout = LAYOUT, of: Handle | None = None, block: int = BLOCK) -> Plan:
@@ -42,14 +42,14 @@ def test_only_the_common_prefix_is_offered(prompt: list[int], expected: Plan) ->
 
 
 def test_layouts_that_cannot_be_cut_are_read_whole_or_not_at_all() -> None:
-    hybrid = Layout(block_size=BLOCK, divisible=False, block_bytes=1)
+    hybrid = Layout(block_size=BLOCK, divisible=False, block_bytes=1, blocks=1000)
     assert plan([*HELD, 1], layout=hybrid).offer == "as_is"
     assert plan([*HELD[:950], 0, *HELD[951:]], layout=hybrid).offer == "release"
 
 
 def test_a_cut_is_whole_in_the_blocks_of_both_engines() -> None:
     edited = [*HELD[:500], 0, *HELD[501:]]
-    assert plan(edited, layout=Layout(block_size=64, divisible=True, block_bytes=1)).tokens == 448
+    assert plan(edited, layout=Layout(block_size=64, divisible=True, block_bytes=1, blocks=1000)).tokens == 448
 
 
 @pytest.mark.parametrize("prompt", [[*HELD, 1], [*HELD[:950], 0, *HELD[951:]]], ids=["whole", "cut"])
@@ -68,7 +68,7 @@ def test_without_a_digest_a_shorter_prompt_is_not_read() -> None:
 
 
 def test_cut_blocks_keeps_the_leading_blocks_of_each_group() -> None:
-    two = Handle("e", "r", 64, [[1, 2, 3, 4], [5, 6, 7, 8]], None)
+    two = Handle("e", "r", 64, [[1, 2, 3, 4], [5, 6, 7, 8]], "d:1", None)
     assert cut_blocks(two, 33, BLOCK) == [[1, 2, 3], [5, 6, 7]]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kvdiag.connector.recorder import EngineRecorder
+from kvdiag.connector.recorder import PEERS, EngineRecorder
 from kvdiag.exporters.jsonl import JsonlSink
 from kvdiag.exporters.prometheus import Metrics
 
@@ -54,6 +54,11 @@ def event(kind: str, **fields: Any) -> list[Any]:  # noqa: ANN401 - fields of an
         (event("release", direction=D2P, release="expired", seconds=3, bytes=10), "kvdiag_expiries_total", {"kind": "idle_ended"}, 1),
         (event("release", direction=P2D, release="expired", seconds=3, bytes=10), "kvdiag_expiries_total", {"kind": "lease_lapsed"}, 1),
         (event("release", direction=P2D, release="read", seconds=3, bytes=10), "kvdiag_retained_byte_seconds_total", {"release": "read"}, 0),
+        (event("transfer", direction=D2P, bytes=5, post_seconds=0.5, descriptors=8), "kvdiag_transfer_post_seconds_sum", {"direction": D2P}, 0.5),
+        (event("transfer", direction=D2P, bytes=5, post_seconds=0.5, descriptors=8), "kvdiag_transfer_descriptors_total", {"direction": D2P}, 8),
+        (event("transfer", direction=D2P, bytes=5, peer="d:1"), "kvdiag_peer_transfer_bytes_total", {"direction": D2P, "peer": "d:1"}, 5),
+        (event("failure", cause="transfer_failed", direction=P2D, peer="d:1"), "kvdiag_peer_transfer_failures_total", {"direction": P2D, "peer": "d:1"}, 1),
+        (["cache", 100], "kvdiag_kv_cache_blocks", {}, 100),
         (["retained", 2, 30, 4096], "kvdiag_retained_blocks", {}, 30),
         (["kept", 5, 6], "kvdiag_response_tokens_total", {"kept": "no"}, 6),
         (["unverified"], "kvdiag_unverified_reads_total", {}, 1),
@@ -81,6 +86,15 @@ def test_the_configuration_is_exposed(recorder: EngineRecorder, registry: Collec
         "block_size": "16", "engine_id": "engine-p", "vllm": "0.32.0", "nixl": "1.5.1", "verify": "on",
     }  # fmt: skip
     assert registry.get_sample_value("kvdiag_connector_info", labels) == 1
+    assert registry.get_sample_value("kvdiag_retention_ttl_seconds") == 480
+
+
+def test_peers_beyond_the_first_so_many_share_a_label_value(
+    recorder: EngineRecorder, registry: CollectorRegistry
+) -> None:
+    for number in range(PEERS + 3):
+        recorder.record(event("transfer", direction=D2P, peer=f"host-{number}:1"))
+    assert registry.get_sample_value("kvdiag_peer_transfers_total", {"direction": D2P, "peer": "other"}) == 3
 
 
 def test_the_event_log_holds_the_schema_and_no_trace_header(registry: CollectorRegistry, tmp_path: Path) -> None:
