@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 LATER = f'{ROUTER},turn!="1"'
 REUSED = f'{LATER},cause=~"remote_hit|local_hit"'
-NOT_REUSED = f'{LATER},cause!~"remote_hit|local_hit"'
+DUE = f'{LATER},detail!="holdout"'
+"""Later turns that were to reuse; only series with a `detail` can leave out what was withheld on purpose."""
+NOT_REUSED = f'{DUE},cause!~"remote_hit|local_hit"'
+_UNPLANNED = f'{ENGINE},detail!="holdout"'
 _HELD_OUT = f'{LATER},arm="holdout"'
 _REUSING = f'{LATER},arm="reuse"'
 _WITNESS = f"kvdiag_router_handles{{{ROUTER}}}"
@@ -60,7 +63,7 @@ def _numbers(settings: Settings) -> Row:
 
 def _reused() -> Placed:
     reused = or_idle(
-        ratio(rate("kvdiag_turns_total", REUSED, window="5m"), rate("kvdiag_turns_total", LATER, window="5m")), _WITNESS
+        ratio(rate("kvdiag_turns_total", REUSED, window="5m"), rate("kvdiag_turns_total", DUE, window="5m")), _WITNESS
     )
     return Placed(
         stat_panel(
@@ -192,7 +195,7 @@ def _lost_by_cause() -> Placed:
             "Tokens lost by cause",
             "Tokens held on decode and computed again, in the chosen range; the eight largest.",
             Query(
-                f"topk(8, {increase('kvdiag_lost_tokens_total', ENGINE, 'cause')} > 0)",
+                f"topk(8, {increase('kvdiag_lost_tokens_total', _UNPLANNED, 'cause')} > 0)",
                 "{{cause}}",
             ),
             unit="short",
@@ -265,9 +268,9 @@ def _to_do() -> Row:
 
 def _faults() -> Placed:
     faults = "|".join(cause.name for cause in CAUSES.values() if cause.kind == "fault")
-    selector = f'{ROUTER},cause=~"{faults}"'
+    selector = f'{ROUTER},detail!="holdout",cause=~"{faults}"'
     turns = increase("kvdiag_turns_total", selector, "cause, detail")
-    lost = increase("kvdiag_lost_tokens_total", f'{ENGINE},cause=~"{faults}"', "cause, detail")
+    lost = increase("kvdiag_lost_tokens_total", f'{_UNPLANNED},cause=~"{faults}"', "cause, detail")
     return Placed(
         table_panel(
             "What to mend first",

@@ -30,12 +30,12 @@ def recordings(settings: Settings) -> dict[str, str]:
     later = f'{_LATER},arm="reuse"'
     return {
         TURNS: "sum(increase(kvdiag_turns_total[15m]))",
-        CAUSE_SHARE: "sum by (cause) (increase(kvdiag_turns_total[15m])) "
+        CAUSE_SHARE: 'sum by (cause) (increase(kvdiag_turns_total{detail!="holdout"}[15m])) '
         "/ ignoring (cause) group_left () (sum(increase(kvdiag_turns_total[15m])) > 0)",
-        LOST_SHARE: "sum by (cause) (increase(kvdiag_lost_tokens_total[15m])) / ignoring (cause) group_left () "
+        LOST_SHARE: 'sum by (cause) (increase(kvdiag_lost_tokens_total{detail!="holdout"}[15m])) / ignoring (cause) group_left () '
         '(sum(increase(kvdiag_prompt_tokens_total{source!="lost"}[15m])) > 0)',
         REUSED_SHARE: f'sum(increase(kvdiag_turns_total{{{_LATER},cause=~"remote_hit|local_hit"}}[15m])) '
-        f"/ (sum(increase(kvdiag_turns_total{{{_LATER}}}[15m])) > 0)",
+        f'/ (sum(increase(kvdiag_turns_total{{{_LATER},detail!="holdout"}}[15m])) > 0)',
         HELD_SHARE: "max by (job, instance) (kvdiag_retained_blocks) "
         "/ (max by (job, instance) (kvdiag_kv_cache_blocks) > 0)",
         **{

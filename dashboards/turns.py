@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvdiag.dashboards.board import Board, state
-from kvdiag.dashboards.overview import LATER, REUSED
+from kvdiag.dashboards.overview import DUE, LATER, REUSED
 from kvdiag.dashboards.panels import CAUSE_COLOURS, Placed, Query, Row, bar_panel, graph_panel, heatmap_panel
 from kvdiag.dashboards.promql import ENGINE, ROUTER, mean, quantile, rate, ratio
 
@@ -124,7 +124,7 @@ def _reused() -> Placed:
             "Later turns that reused",
             "By turn group; falling with the turn number: histories change or gaps grow.",
             Query(
-                ratio(rate("kvdiag_turns_total", REUSED, "turn"), rate("kvdiag_turns_total", LATER, "turn")),
+                ratio(rate("kvdiag_turns_total", REUSED, "turn"), rate("kvdiag_turns_total", DUE, "turn")),
                 "{{turn}}",
             ),
             unit="percentunit",

@@ -313,7 +313,7 @@ class Deployment:
             self.router.turn(cause, detail, bad=True)
             self.prefill[0].metrics.counter("kvdiag_lost_tokens_total", cause, detail).inc(5000)
         elif held_out:
-            self.router.turn("missing_metadata", "")
+            self.router.turn("missing_metadata", "holdout")
             lookups.counter("kvdiag_router_lookups_total", "holdout").inc()
             return
         else:

@@ -38,8 +38,8 @@ def test_the_prometheus_configuration_is_valid() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def turns(cause: str, values: str, turn: str = "2-4") -> Series:
-    return {f'kvdiag_turns_total{{job="router",cause="{cause}",detail="",turn="{turn}"}}': values}
+def turns(cause: str, values: str, turn: str = "2-4", detail: str = "") -> Series:
+    return {f'kvdiag_turns_total{{job="router",cause="{cause}",detail="{detail}",turn="{turn}"}}': values}
 
 
 def ttft(within: str, count: str) -> Series:
@@ -231,7 +231,7 @@ QUIET: Final = (
     Case("requests wait while little memory is held", retained("d", "100x60") | waiting("d", "9x60"), 40),
     Case("engines of another job have no connector", info("a") | running("a") | {
         'vllm:num_requests_running{job="other",instance="x"}': "1x60"}, 40),
-    Case("hold-out turns are slow", traffic() | {
+    Case("hold-out turns are many and slow", traffic() | turns("missing_metadata", "0+40x120", detail="holdout") | {
         'kvdiag_turn_ttft_seconds_count{job="router",cause="missing_metadata",turn="2-4",arm="holdout"}': "0+9x400",
         'kvdiag_turn_ttft_seconds_bucket{job="router",cause="missing_metadata",turn="2-4",arm="holdout",le="2.0"}': "0x400",
     }, 100),
