@@ -197,6 +197,7 @@ def _mend(document_: dict[str, Any]) -> dict[str, Any]:
     y = 0
     for panel in document_["panels"]:
         panel["id"] = panel_id(panel["title"])
+        panel.get("options", {}).pop("footer", None)  # no longer an option of tables
         if panel["type"] == "row":
             panel["gridPos"] = {"h": 1, "w": GRID, "x": 0, "y": y}
         y = panel["gridPos"]["y"] + panel["gridPos"]["h"]
