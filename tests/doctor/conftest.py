@@ -91,6 +91,8 @@ class Engine(Fake):
     """What kvdiag's connector answers to a turn with a handle; None as a stock connector, which says nothing."""
     status: int = 200
     """Of the answer to a turn with a handle."""
+    hand_off_status: int = 200
+    """Of decode's answer to what prefill handed off."""
     read_bytes: float = 0.0
     silent: bool = False
     """Takes a handle, reads nothing and says nothing."""
@@ -116,6 +118,8 @@ class Engine(Fake):
         with_handle = params.get("do_remote_decode") and params.get("remote_block_ids")
         if with_handle and self.status != 200:
             return self.status, '{"error":{"message":"KV load failure"}}'
+        if self.role == "decode" and self.hand_off_status != 200:
+            return self.hand_off_status, '{"error":{"message":"Internal server error"}}'
         if with_handle and self.cause in {"remote_hit", None} and not self.silent:
             self.read_bytes += 1000
             self.refresh()

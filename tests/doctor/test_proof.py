@@ -68,6 +68,13 @@ def test_the_second_prompt_starts_with_all_that_decode_holds(serve: Callable[[Fa
             "decode's kv_connector_extra_config",
         ),
         (
+            Engine(),
+            Engine(role="decode", hand_off_status=500),
+            "reuse",
+            "the hand-off from prefill to decode failed: decode http://",
+            "read the engine's log",
+        ),
+        (
             Engine(status=500),
             Engine(role="decode"),
             "reuse",
@@ -89,7 +96,7 @@ def test_the_second_prompt_starts_with_all_that_decode_holds(serve: Callable[[Fa
             "VLLM_PLUGINS",
         ),
     ],
-    ids=["no connector", "off on decode", "failed read", "expired", "no streamed handle"],
+    ids=["no connector", "off on decode", "failed hand-off", "failed read", "expired", "no streamed handle"],
 )
 def test_a_broken_link_is_named(
     serve: Callable[[Fake], Fake], prefill: Engine, decode: Engine, check: str, seen: str, remedy: str

@@ -25,12 +25,21 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
         yield running
 
 
+def diagnosed(stack: LocalStack, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
+    """Return the doctor's findings; the first contact of two engines fails on a machine that is too busy for it."""
+    urls = ["--prefill", stack.prefills[0].url, "--decode", stack.decodes[0].url]
+    for _ in range(3):
+        with pytest.raises(SystemExit) as ended:
+            main(["doctor", *urls, "--format", "json"])
+        assert ended.value.code == 1
+        found = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+        if not found["reuse"]["seen"].startswith("the hand-off"):
+            break
+    return found
+
+
 def test_the_broken_link_of_a_stock_pair_is_named(faulty: LocalStack, capsys: pytest.CaptureFixture[str]) -> None:
-    urls = ["--prefill", faulty.prefills[0].url, "--decode", faulty.decodes[0].url]
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *urls, "--format", "json"])
-    assert ended.value.code == 1
-    found = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    found = diagnosed(faulty, capsys)
     assert found["reuse"]["state"] == "problem"
     assert found["reuse"]["seen"] == "decode's answer carried no handle"
     assert "decode's kv_connector_extra_config" in found["reuse"]["remedy"]

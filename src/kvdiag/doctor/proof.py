@@ -122,7 +122,7 @@ def _by_hand(speaker: Speaker, pair: _Pair, addresses: list[tuple[str, int]]) ->
     if not first.params.get("remote_engine_id"):
         raise BrokenLinkError("prefill returned no kv_transfer_params", "feature_off", "no_connector")
     addresses += _address(first.params)
-    answered = speaker.complete(pair.decode, opening, params=first.params)
+    answered = _handed_off(speaker, pair, opening, first)
     if not answered.params.get("remote_block_ids"):
         raise BrokenLinkError("decode's answer carried no handle", "feature_off", "decode")
     addresses += _address(answered.params)
@@ -137,6 +137,13 @@ def _by_hand(speaker: Speaker, pair: _Pair, addresses: list[tuple[str, int]]) ->
     if _rose(pair.prefill, before):
         return Result(check="reuse", state="ok", seen="driven by hand, prefill read the second turn's KV from decode")
     raise BrokenLinkError("prefill had a handle and read nothing", "feature_off", "prefill")
+
+
+def _handed_off(speaker: Speaker, pair: _Pair, opening: str, first: Turn) -> Turn:
+    try:
+        return speaker.complete(pair.decode, opening, params=first.params)
+    except BrokenLinkError as error:
+        raise BrokenLinkError(f"the hand-off from prefill to decode failed: {error}", "upstream_error") from error
 
 
 def _second(speaker: Speaker, pair: _Pair, answered: Turn, handle: dict[str, Any]) -> Turn:
