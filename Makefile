@@ -1,23 +1,47 @@
-# Eight verbs at most. `make demo` and `make test` do all the set-up that they need.
-.DEFAULT_GOAL := help
+# `make demo` and `make test` do all the set-up that they need; it is idempotent.
+.DEFAULT_GOAL := demo
+.PHONY: setup demo test check docs bench compat faults
+
 BIN := .venv/bin
 
-.PHONY: help setup demo test check docs bench
-
-help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
-
-setup: ## Make .venv with the real CPU stack (idempotent)
+# Make .venv with everything, the real CPU stack included.
+setup:
 	@scripts/setup
 
-demo: setup ## Run a real prefill/decode pair, drive agents through it, classify its logs
+# Run a real prefill/decode pair, drive agents through it, classify the logs of that run.
+demo: setup
+	rm -rf kvdiag-demo
 	$(BIN)/kvdiag demo
 
-test: setup check ## Run every test, the real stack included
+# Every test, the real stack included.
+test: setup check
 	$(BIN)/pytest
 
-check: setup ## Formatting, lint, types, import rules
+# Formatting, lint, types, import rules, stale documents.
+check: setup
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/docs.py --check
+
+# Write what is generated: references, dashboards, rules.
+docs: setup
+	$(BIN)/python scripts/docs.py
+	$(BIN)/python -m kvdiag.dashboards.reference > docs/metrics.md
+	$(BIN)/kvdiag dashboards write dashboards
+
+# Measure: log scanning, connector hooks, router. Every script says what it compares; see --help of each.
+bench: setup
+	$(BIN)/python benchmarks/classify/generate.py .bench.log 300
+	$(BIN)/python benchmarks/classify/measure.py .bench.log; rm -f .bench.log
+	$(BIN)/python benchmarks/connector/hooks.py
+	$(BIN)/python benchmarks/router/compare.py
+
+# Run the connector's end-to-end core on every vLLM that has a CPU build: some GB and some minutes each.
+compat: setup
+	$(BIN)/python scripts/compat.py run
+
+# Provoke every fault on the real pair and compare what is said of it: most of an hour. Needs root and iproute2.
+faults: setup
+	$(BIN)/python -m benchmarks.faults
