@@ -110,7 +110,7 @@ def test_a_broken_link_is_named(
 def test_a_handle_that_moves_nothing_is_no_reuse(
     serve: Callable[[Fake], Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvdiag.doctor.proof._SETTLE_S", 0.0)
+    monkeypatch.setattr("kvdiag.doctor.readback.SETTLE_S", 0.0)
     prefill = Engine(connector="stock", silent=True)
     result = outcomes(prefill=serve(prefill), decode=serve(Engine(role="decode")))["reuse"]
     assert (result.state, result.seen) == ("problem", "prefill had a handle and read nothing")
@@ -155,7 +155,7 @@ def test_a_router_under_load_is_not_judged(serve: Callable[[Fake], Fake]) -> Non
 def test_a_foreign_router_is_judged_by_prefills_counters(
     serve: Callable[[Fake], Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvdiag.doctor.proof._SETTLE_S", 0.0)
+    monkeypatch.setattr("kvdiag.doctor.readback.SETTLE_S", 0.0)
     router, prefill = serve(Router()), serve(Engine(connector="stock"))
     router.answer = lambda _path, _body, _headers: (200, '{"choices":[{"text":"a"}]}')
     router.pages["/metrics"] = "python_info 1\n"

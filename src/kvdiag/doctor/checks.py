@@ -38,6 +38,24 @@ class Result(msgspec.Struct, kw_only=True):
     remedy: str = ""
 
 
+def judged(cause: str, detail: str | None, how: str) -> Result:
+    """Return what it means for reuse that a second turn ended with this cause; `how` says who was asked."""
+    name = f"{cause}/{detail}" if detail else cause
+    if cause == "remote_hit":
+        return Result(check="reuse", state="ok", seen=f"{how}, the second turn was read back from decode")
+    known = CAUSES.get(cause)
+    meaning = f" ({known.meaning})" if known else ""
+    remedy = known.remedy(detail) if known else ""
+    return Result(
+        check="reuse", state="problem", seen=f"{how}, the second turn ended as {name}{meaning}", remedy=remedy
+    )
+
+
+def needs(check: str, what: str) -> Result:
+    """Return that a check could not be made, and what it needs."""
+    return Result(check=check, state="not evaluated", seen=f"needs {what}")
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One question to a site."""

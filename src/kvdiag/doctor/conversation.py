@@ -29,6 +29,7 @@ _COMPLETIONS: Final = "/v1/completions"
 _CHAT: Final = "/v1/chat/completions"
 _LONGEST_ANSWER: Final = 512
 _TAIL: Final = " Go on."
+_TAIL_TOKENS: Final = 32
 
 
 class BrokenLinkError(Exception):
@@ -47,11 +48,11 @@ class Turn:
     answer: list[int] | str
     params: dict[str, Any]
 
-    def followed_by(self, tail: list[int] | str) -> list[int] | str:
-        """Return the next turn's prompt: everything so far, and `tail`."""
-        if isinstance(self.prompt, list) and isinstance(self.answer, list) and isinstance(tail, list):
-            return [*self.prompt, *self.answer, *tail]
-        return f"{_as_text(self.prompt)}{_as_text(self.answer)}{_TAIL}"
+    def followed_by(self) -> list[int] | str:
+        """Return the next turn's prompt: everything so far, and a little more."""
+        if isinstance(self.prompt, list) and isinstance(self.answer, list):
+            return [*self.prompt, *self.answer, *self.prompt[:_TAIL_TOKENS]]
+        return f"{self.prompt}{self.answer}{_TAIL}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,3 @@ def _complaint(answer: Answer) -> str:
     error = answer.json().get("error")
     message = error.get("message") if isinstance(error, dict) else None
     return str(message or answer.body[:200].decode("utf-8", "replace"))[:200]
-
-
-def _as_text(part: list[int] | str) -> str:
-    return part if isinstance(part, str) else ""
