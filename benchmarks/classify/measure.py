@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from kvdiag.diagnosis.patterns import PATTERNS
 
-NEEDLES = sorted({pattern.needle for pattern in PATTERNS if pattern.find is None})
+NEEDLES = sorted({pattern.needle for pattern in PATTERNS if pattern.find is None and not pattern.spellings})
 
 
 class Run(NamedTuple):

@@ -17,7 +17,7 @@ from kvdiag.diagnosis.calm import Skimmer
 from kvdiag.diagnosis.facts import Fact, Scanned
 from kvdiag.diagnosis.lines import Line, parse_line
 from kvdiag.diagnosis.partial import rejoin
-from kvdiag.diagnosis.patterns import PATTERNS
+from kvdiag.diagnosis.patterns import PATTERNS, Pattern
 from kvdiag.diagnosis.text import neutralise
 
 _HEAD: Final = 48 << 10
@@ -33,11 +33,18 @@ _MAX_HITS: Final = 32
 
 @cache
 def _database() -> hyperscan.Database:
+    """Return the needles compiled; what is found is known by its pattern's number."""
+    needles = [(needle, number) for number, pattern in enumerate(PATTERNS) for needle in _needles(pattern)]
+    expressions, numbers = zip(*needles, strict=True)
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    expressions = [(pattern.find or re.escape(pattern.needle)).encode() for pattern in PATTERNS]
-    count = len(expressions)
-    database.compile(expressions=expressions, ids=list(range(count)), elements=count, flags=[0] * count)
+    database.compile(expressions=expressions, ids=numbers, elements=len(needles), flags=[0] * len(needles))
     return database
+
+
+def _needles(pattern: Pattern) -> list[bytes]:
+    if pattern.find is not None:
+        return [pattern.find.encode()]
+    return [re.escape(literal).encode() for literal in pattern.spellings or (pattern.needle,)]
 
 
 def scan(block: bytes) -> Scanned:
