@@ -30,24 +30,24 @@ _COLORS: Final = {
     "feature_off": "#b8860b",
     "prefix_diverged": "#cc79a7",
     "expired_remote_read": "#d55e00",
-    "expired_handoff": "#8c2d04",
-    "suspect_kv": "#e00000",
-    "peer_unreachable": "#7b3294",
-    "transfer_failed": "#a50026",
+    "expired_handoff": "#a6761d",
+    "suspect_kv": "#ff00aa",
+    "peer_unreachable": "#a855c8",
+    "transfer_failed": "#d73027",
     "slow_transfer": "#f0a202",
-    "queueing": "#6a51a3",
-    "kv_pressure": "#01665e",
+    "queueing": "#8c6bd6",
+    "kv_pressure": "#1b9e9e",
     "compute_bound": "#80cdc1",
     "client": "#b3b3b3",
     "upstream_error": "#c2185b",
     "router_overhead": "#999933",
-    "unexplained": "#a65628",
+    "unexplained": "#8d6e63",
 }
 
 
 def color(cause: str) -> str:
     """Return the colour of a cause, the same in every chart."""
-    return _COLORS.get(cause, "#a65628")
+    return _COLORS.get(cause, "#8d6e63")
 
 
 def causes_in(turns: Sequence[TurnReport]) -> list[str]:

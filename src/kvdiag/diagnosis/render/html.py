@@ -44,7 +44,7 @@ figure{margin:0;background:var(--card);border-radius:8px;padding:12px}figcaption
 figcaption b{display:block;color:var(--ink);font-size:15px}
 svg{display:block;width:100%;height:auto;margin-top:6px}svg text{fill:var(--soft);font-size:12px}
 .grid{stroke:var(--line)}.limit{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:5 4}
-.mark{stroke:var(--card);stroke-width:.8;fill-opacity:.9}.mark:hover{stroke:var(--ink);stroke-width:2}
+.mark{stroke:var(--card);stroke-width:.8;fill-opacity:.9}.mark.bar{stroke:none}.mark:hover{stroke:var(--ink);stroke-width:2}
 .legend{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px}
 .legend svg{display:inline-block;width:14px;height:14px;margin:0 5px 0 0;vertical-align:-2px}
 summary{cursor:pointer;font-size:17px;font-weight:600;margin-top:32px}

@@ -104,7 +104,7 @@ class Frame:
 
     def mark(self, x: float, y: float, shape: str, color: str, tip: str) -> None:
         """Draw one point: a "circle", "diamond" or "bar", with the text that hovering shows."""
-        at = Element("path", {"d": _shape(shape, self._x(x), self._y(y)), "fill": color, "class": "mark"})
+        at = Element("path", {"d": _shape(shape, self._x(x), self._y(y)), "fill": color, "class": f"mark {shape}"})
         SubElement(at, "title").text = neutral(tip)
         self.root.append(at)
 
