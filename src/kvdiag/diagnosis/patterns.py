@@ -204,8 +204,8 @@ PEER: Final = (
     ),
     _pattern(
         "incompatible",
-        "Failed to decode NixlHandshakePayload",
-        _RAISED + r"RuntimeError: Failed to decode NixlHandshakePayload",
+        "Failed to decode Nixl",
+        _RAISED + r"RuntimeError: Failed to decode Nixl(?:HandshakePayload|AgentMetadata)\b",
         "RuntimeError: Failed to decode NixlHandshakePayload. Error: x",
         "vLLM nixl/base_worker.py",
         _TRACE,
