@@ -138,6 +138,12 @@ def test_a_memory_budget_wins_over_the_target() -> None:
     assert "memory allows no more" in item.why
 
 
+def test_a_budget_that_allows_nothing_is_said_to() -> None:
+    item = advice(tune(a_report(conversations(GAPS)), memory=1), "decoder_kv_blocks_ttl")
+    assert item.value is None
+    assert "no retention at all" in item.why
+
+
 def test_a_budget_beyond_need_changes_nothing() -> None:
     report = a_report(conversations(GAPS))
     assert tune(report, memory=1e18).advice[0] == tune(report).advice[0]

@@ -217,9 +217,11 @@ def _ttl_advice(
         why = "too thin: no transfers or no times seen, so the memory that a TTL holds is unknown"
         return Advice(setting=setting, value=None, unit=unit, why=why)
     affordable = _longest_within(memory / size, wanted, stays, duration)
-    if affordable < wanted:
+    if affordable == 0:
+        why = "the memory allows no retention at all: even one second holds more"
+    elif affordable < wanted:
         why = f"the memory allows no more; {_reusable(affordable, gaps):.0%} of {len(gaps)} later turns would find their blocks"
-    return Advice(setting=setting, value=affordable, unit=unit, why=why)
+    return Advice(setting=setting, value=affordable or None, unit=unit, why=why)
 
 
 def _longest_within(tokens: float, ttl_s: int, stays: Sequence[_Stay], duration: float) -> int:

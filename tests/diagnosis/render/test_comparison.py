@@ -50,3 +50,14 @@ def test_what_is_missing_is_shown_as_unknown() -> None:
 def test_the_seed_is_stated() -> None:
     assert "seed 3" in render(COMPARISON, Style(color=False))
     assert '"seed": 3' in show(COMPARISON, "comparison", "json")
+
+
+def test_a_change_of_a_share_is_told_in_points() -> None:
+    share = Row(
+        measure="hit share", unit="share", turns_a=80, turns_b=80, a=0.5, b=0.25, low=-0.3, high=-0.2, change="worse"
+    )
+    row = next(
+        line for line in render(Comparison(seed=0, rows=[share]), Style(color=False)).splitlines() if "hit" in line
+    )
+    assert "-25.0 points" in row
+    assert "-30.0 points to -20.0 points" in row

@@ -46,5 +46,7 @@ def _shown(row: Row, value: float | None) -> str:
 
 
 def _signed(row: Row, value: float | None) -> str:
+    if value is not None and row.unit == "share":
+        return f"{value * 100:+.1f} points"
     sign = "+" if value is not None and value > 0 else ""
     return sign + _shown(row, value)
