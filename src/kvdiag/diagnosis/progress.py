@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 def progress_bar() -> Iterator[Callable[[int, int], None]]:
     """Show how much was read; the bar goes away when it is done."""
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # Drawn from `advance`, not from a thread of its own: the readers are forked.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("reading", total=None)
 
         def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=max(total, done))
+            bar.update(task, completed=done, total=max(total, done), refresh=True)
 
         yield advance

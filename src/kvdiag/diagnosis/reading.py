@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
@@ -119,9 +120,11 @@ def _piece(source: Source, path: str, result: Callable[[], Scanned]) -> Piece:
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
+    """Return the pool; forked, which costs no imports, unless threads run that a fork would cut off."""
+    method = "fork" if threading.active_count() == 1 else "spawn"
     return ProcessPoolExecutor(
         workers,
-        mp_context=multiprocessing.get_context("spawn"),
+        mp_context=multiprocessing.get_context(method),
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_IGN),
     )
