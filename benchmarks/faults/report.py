@@ -56,7 +56,7 @@ class Row:
         if facts is None or self.whole is None:
             return []
         found = [f"all logs: {text}" for text in self.whole.missed]
-        if self.stock is not None:
+        if self.stock is not None and scenario.stock is not None:
             found += [f"engine logs: {text}" for text in self.stock.missed]
         if facts.errors != scenario.errors:
             found.append(f"{facts.errors} errors at the client, {scenario.errors} expected")
