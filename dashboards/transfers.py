@@ -231,7 +231,7 @@ def _pairs() -> Row:
                         "Bytes": (f"{moved} > 0", "bytes"),
                         "Mean time": (f"{spent} / ({total('transfers')} > 0)", "s"),
                         "Speed": (f"{moved} / ({spent} > 0)", "Bps"),
-                        "Failed": (f"{total('transfer_failures')}", "short"),
+                        "Failed": (f"{total('transfer_failures')} or 0 * {total('transfers')}", "short"),
                     },
                     labels={"direction": "Direction", "instance": "Reader", "peer": "Read from"},
                     absent=_QUIET,

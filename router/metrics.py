@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from prometheus_client import ProcessCollector
+
 from kvdiag import __version__
 from kvdiag.causes import OUTCOMES
 from kvdiag.events import Role, TurnRecord, prompt_bucket, turn_bucket
@@ -28,6 +30,7 @@ class RouterMetrics:
     """Counts turns and what happens on the way."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        ProcessCollector(registry=registry)  # CPU, memory and open files: what says that a router is the bottleneck
         metrics = Metrics("router", registry)
         metrics.gauge("kvdiag_build_info", __version__).set(1)
         self.handles = metrics.gauge("kvdiag_router_handles")

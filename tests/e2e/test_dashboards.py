@@ -31,6 +31,7 @@ DOCUMENTS: Final = files.documents(Settings(), {name: runbooks.page(name).text f
 EMPTY_HERE: Final = {
     "Firing alerts": "this Prometheus loads no rules",
     "Reuse against hold-out, mean TTFT": "no hold-out is configured",
+    "Handshakes with a new peer, p95": "the only one was at the start",
     "vLLM: bytes read, by engine": "vLLM exports NIXL series only once its statistics were logged",
     "vLLM: transfer time p95, by engine": "as above",
     "vLLM: failed and expired, by engine": "as above",
