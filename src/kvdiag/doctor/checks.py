@@ -242,9 +242,7 @@ def _text(value: int | None) -> str | None:
 def _has_metrics(service: Service) -> bool:
     if service.samples is None:
         return False
-    return service.samples.has("kvdiag_turns_total" if _ours(service) else "vllm:") or (
-        service.role == "router" and len(service.samples) > 0
-    )
+    return len(service.samples) > 0 if service.role == "router" else service.samples.has("vllm:")
 
 
 def _ours(service: Service | None) -> bool:
