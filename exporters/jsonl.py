@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import queue
 import threading
+from collections import deque
 from pathlib import Path  # noqa: TC003 - public signatures are resolved at run time by docs and tests
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kvdiag.events import KvEvent, TurnRecord
 
 QUEUE_LIMIT: Final = 10_000
-_CLOSE: Final = object()
+BATCH_S: Final = 0.05
+"""How long records gather: each time the thread wakes up it takes the interpreter from whoever serves."""
 
 
 class JsonlSink:
@@ -40,39 +41,41 @@ class JsonlSink:
         self._on_drop = on_drop
         self._max_bytes = max_bytes
         self._keep = keep
-        self._queue: queue.Queue[object] = queue.Queue(queue_limit)
+        self._limit = queue_limit
+        self._queue: deque[TurnRecord | KvEvent] = deque()
+        self._filled = threading.Event()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvdiag-jsonl", daemon=True)
         self._thread.start()
 
     def write(self, record: TurnRecord | KvEvent) -> None:
         """Queue a record; never blocks, never raises."""
-        try:
-            self._queue.put_nowait(record)
-        except queue.Full:
+        if len(self._queue) >= self._limit:
             self._on_drop()
+            return
+        self._queue.append(record)
+        if not self._filled.is_set():
+            self._filled.set()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write what is queued, then stop the thread; gives up after `timeout` seconds, for each, on a disk that hangs."""
-        try:
-            self._queue.put(_CLOSE, timeout=timeout)
-        except queue.Full:
-            return
+        """Write what is queued, then stop the thread; gives up after `timeout` seconds on a disk that hangs."""
+        self._closing.set()
+        self._filled.set()
         self._thread.join(timeout)
 
     def _run(self) -> None:
         encoder = msgspec.json.Encoder()
         while True:
-            batch = [self._queue.get()]
-            while not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-            closing = _CLOSE in batch
-            records = [item for item in batch if item is not _CLOSE]
+            self._filled.wait()
+            closing = self._closing.wait(BATCH_S)
+            self._filled.clear()  # before the queue is emptied: what comes later wakes us again
+            records = [self._queue.popleft() for _ in range(len(self._queue))]
             try:
                 self._append(b"".join(encoder.encode(record) + b"\n" for record in records))
             except OSError:
                 for _ in records:
                     self._on_drop()
-            if closing:
+            if closing and not self._queue:
                 return
 
     def _append(self, data: bytes) -> None:

@@ -77,7 +77,7 @@ class Relay:
                 connection.finish(error_event(self._api.path, 502, "the engine ended the stream early"))
             raise
         finally:
-            connection.on_pause = connection.on_resume = None
+            connection.on_pause = connection.on_resume = exchange.sink = None
         connection.finish()
 
     async def _rest(self, stall_s: float) -> None:

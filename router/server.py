@@ -46,8 +46,6 @@ SWEEP_S: Final = 1.0
 DRAIN_POLL_S: Final = 0.02
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 """A turn leaves little cyclic garbage; Python's default looks for it every few turns."""
-FLUSH_S: Final = 0.05
-"""How long a turn may wait for the turn log."""
 SWITCH_S: Final = 0.0005
 """How long the metrics thread may keep the interpreter from the event loop."""
 
@@ -69,7 +67,6 @@ class Router:
         self._in_flight = 0
         self._draining = False
         self._loop = asyncio.get_running_loop()
-        self._records: list[TurnRecord] = []
         self._turn_log = self._open_turn_log()
         self._tracer = tracer_from(
             settings.otlp_endpoint, "kvdiag-router", on_drop=lambda: self.metrics.dropped("otlp")
@@ -128,17 +125,9 @@ class Router:
 
     def _report(self, record: TurnRecord) -> None:
         if self._turn_log is not None:
-            self._records.append(record)
-            if len(self._records) == 1:  # in batches: each wake-up of the writer's thread costs the event loop
-                self._loop.call_later(FLUSH_S, self._flush)
+            self._turn_log.write(record)
         if self.on_turn is not None:
             self.on_turn(record)
-
-    def _flush(self) -> None:
-        records, self._records = self._records, []
-        for record in records:
-            if self._turn_log is not None:
-                self._turn_log.write(record)
 
     async def handle(self, request: Request, connection: Connection) -> None:
         """Serve one request; a mistake of ours costs this request and no other."""
@@ -269,7 +258,6 @@ class Router:
         for engine in (*self.services.prefills.engines, *self.services.decodes.engines):
             engine.upstream.close()
         await self._store.close()
-        self._flush()
         if self._turn_log is not None:
             self._turn_log.close()
         if self._tracer is not None:
