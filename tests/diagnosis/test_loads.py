@@ -17,7 +17,7 @@ def _engine(*rows: tuple[int, int, float], deferred: int = 0, role: str = "decod
     engine.loads["000"] = series
     for number, (running, waiting, usage) in enumerate(rows):
         evidence = Evidence(path="engine.log", line=number + 1, text="")
-        series.add(LoadSample(evidence, 10.0 * number, 0.0, 50.0, running, waiting, deferred, usage, None, 0))
+        series.add(LoadSample(evidence, 10.0 * number, 0.0, 50.0, running, waiting, deferred, usage, None, None, 0))
     return engine
 
 

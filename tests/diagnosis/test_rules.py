@@ -110,6 +110,45 @@ def test_what_is_normal_stays_quiet(files: dict[str, list[str]], tmp_path: Path)
     assert (report.verdict.cause, report.findings) == ("healthy", [])
 
 
+_IDLE = (
+    "(APIServer pid=1) INFO 10-14 09:00:{at} [f.py:1] Engine 000: Avg prompt throughput: {prompt} tokens/s, Avg generation "
+    "throughput: {generation} tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 9%, Prefix cache hit rate: {prefix}%, "
+    "External prefix cache hit rate: {external}%"
+)
+
+
+def _busy(prompt: float, generation: float, prefix: float, external: float) -> list[str]:
+    return [
+        _IDLE.format(at=at, prompt=prompt, generation=generation, prefix=prefix, external=external)
+        for at in (10, 20, 30, 40)
+    ]
+
+
+def test_a_decode_that_computes_prompts_was_handed_nothing(tmp_path: Path) -> None:
+    report = _report(tmp_path, p=[PREFILL, *_busy(640, 0.3, 0, 0)], d=[DECODE, *_busy(655, 40, 0, 0)])
+
+    assert (report.verdict.cause, report.verdict.confidence) == ("missing_metadata", "likely")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "external", "cause"), [(3, 0.0, "missing_metadata"), (90, 0.0, "healthy"), (3, 40.0, "healthy")]
+)
+def test_handles_that_were_sent_but_never_read(prefix: float, external: float, cause: str, tmp_path: Path) -> None:
+    proxy = []
+    for turn in "abc":
+        proxy += [
+            PROXY.format(f"[{turn}1] conv={turn}: cache MISS"),
+            PROXY.format(f"conv={turn}: cached D blocks (remote_request_id=chatcmpl-{turn}1-0000000a, blocks=9)"),
+            PROXY.format(
+                f"[{turn}2] conv={turn}: sending D's cached blocks to P (remote_request_id=chatcmpl-{turn}1-0000000a)"
+            ),
+        ]
+
+    report = _report(tmp_path, p=[PREFILL, *_busy(640, 0.3, prefix, external)], d=[DECODE, _moved()], r=proxy)
+
+    assert report.verdict.cause == cause
+
+
 def test_a_rule_without_its_input_is_not_called_clear(tmp_path: Path) -> None:
     report = _report(tmp_path, d=[DECODE, _moved(), BUSY.format(at=10, waiting=0, usage=9)])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.counted import counted, has_snapshots
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.judge import config_lines, failure_cause, is_off
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.engines import EngineLog
     from kvdiag.diagnosis.report import Evidence
     from kvdiag.diagnosis.summary import Tallies
+
+
+# The periodic lines come every 10 s: three of them are a state, not a moment.
+_STANDING: Final = 3
+_LITTLE: Final = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,45 @@ def _invalid_params(book: Casebook, _tallies: Tallies) -> list[Tally]:
     count = sum(max(engine.counts["invalid_params"], engine.counts["params_incomplete"]) for engine in engines)
     evidence = _notes(engines, "invalid_params", "params_incomplete")
     return [_tally("missing_metadata", "incomplete", "certain", count, evidence)] if count else []
+
+
+def _never_handed_over(book: Casebook, _tallies: Tallies) -> list[Tally]:
+    """Find a decode that computes prompts itself although it has a connector: its requests name no prefill."""
+    found = []
+    for engine in book.engines:
+        samples = [sample for series in engine.loads.values() for sample in series.samples]
+        computing = [s for s in samples if s.prompt_rate > s.generation_rate and not s.external]
+        troubled = engine.failures or engine.last_failure or engine.snapshots or engine.counts["transfers_failed"]
+        if engine.config is None or engine.config.role != "decode" or engine.transfers.seen or troubled:
+            continue
+        if len(computing) >= _STANDING and len(computing) * 2 > len(samples):
+            turns = max((notes.accepted for notes in book.files.values() if engine.name in notes.logs), default=0)
+            lines = [sample.evidence for sample in computing]
+            found.append(_tally("missing_metadata", None, "likely", turns, lines))
+    return found
+
+
+def _never_read(book: Casebook, tallies: Tallies) -> list[Tally]:
+    """Find handles that were sent to a prefill which reads nothing and holds little itself."""
+    sent = [turn for turn in book.turns.values() if turn.seen("handle_sent")]
+    engines = book.with_role("prefill")
+    samples = [
+        s for engine in engines for series in engine.loads.values() for s in series.samples if s.external is not None
+    ]
+    idle = all(sample.external == 0 and (sample.prefix or 0.0) < _LITTLE for sample in samples)
+    reads = any(engine.counts["transfers_succeeded"] or engine.snapshots for engine in engines)
+    known = {cause for cause, _ in tallies} - OUTCOMES - {"missing_metadata"}
+    if (
+        len(sent) < _STANDING
+        or len(samples) < _STANDING
+        or not idle
+        or reads
+        or known
+        or ("missing_metadata", "incomplete") in tallies
+    ):
+        return []
+    lines = [sample.evidence for sample in samples] + [line for turn in sent for line in turn.evidence("handle_sent")]
+    return [_tally("missing_metadata", "incomplete", "likely", len(sent), lines)]
 
 
 # -- load -------------------------------------------------------------------------------------------------------
@@ -334,6 +379,13 @@ RULES: Final = (
         lambda book, _tallies: counted(book),
     ),
     Rule(
+        "handed_over",
+        ("missing_metadata",),
+        "decode's log with its start-up line and periodic lines",
+        _has("decode"),
+        _never_handed_over,
+    ),
+    Rule(
         "bidirectional_on_both_sides",
         ("feature_off",),
         "start-up lines (`non-default args`) of prefill and of decode",
@@ -341,6 +393,13 @@ RULES: Final = (
         _one_side_off,
     ),
     Rule("handle_complete", ("missing_metadata",), "prefill's log", _has("prefill"), _invalid_params),
+    Rule(
+        "handles_read",
+        ("missing_metadata",),
+        "the router's log and prefill's periodic lines",
+        _has("prefill"),
+        _never_read,
+    ),
     Rule(
         "handle_kept",
         ("missing_metadata",),

@@ -16,6 +16,7 @@ _MAX_SAMPLES: Final = 2048
 _MEASURE: Final = 1e12
 _DEFERRED: Final = re.compile(r"Deferred: (\d+) reqs")
 _USAGE: Final = re.compile(r"KV cache usage: ([\d.]+)%")
+_PREFIX: Final = re.compile(r"%, Prefix cache hit rate: ([\d.]+)%")
 _EXTERNAL: Final = re.compile(r"External prefix cache hit rate: ([\d.]+)%")
 _PREEMPTED: Final = re.compile(r"Preemptions: (\d+)")
 
@@ -53,6 +54,7 @@ class LoadSample(NamedTuple):
     """Part of `waiting`: held back for a reason other than a slot, a remote read for one."""
     usage: float | None
     external: float | None
+    prefix: float | None
     preempted: int
 
 
@@ -74,6 +76,7 @@ def load_sample(data: dict[str, Any], stamp: float | None, evidence: Evidence) -
         int(_number(_DEFERRED, rest) or 0),
         _number(_USAGE, rest),
         _number(_EXTERNAL, rest),
+        _number(_PREFIX, rest),
         int(_number(_PREEMPTED, rest) or 0),
     )
 

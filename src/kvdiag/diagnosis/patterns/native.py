@@ -1,0 +1,138 @@
+"""Lines of NIXL and UCX themselves."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvdiag.diagnosis.patterns.base import NATIVE, pattern
+
+LINES: Final = (
+    pattern(
+        "native_failure",
+        "postXferReq: ",
+        r"postXferReq: .*",
+        "postXferReq: remote agent 'a' was disconnected after transfer request creation",
+        "NIXL nixl_agent.cpp",
+        NATIVE,
+    ),
+    pattern(
+        "native_failure",
+        "createXferReq: ",
+        r"createXferReq: .*",
+        "createXferReq: metadata for remote agent 'a' not found",
+        "NIXL nixl_agent.cpp",
+        NATIVE,
+    ),
+    pattern(
+        "native_failure",
+        "Transport retry count exceeded",
+        r"Transport retry count exceeded on (?P<device>\S+)",
+        "Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)",
+        "UCX ib_mlx5_log.c",
+        NATIVE,
+    ),
+    pattern(
+        "native_failure",
+        "Remote I/O error",
+        r".*Remote I/O error",
+        "mlx5dv_devx_obj_modify(opcode=0x503) failed, syndrome 0x5d668c: Remote I/O error",
+        "UCX, smg#2382",
+        NATIVE,
+    ),
+    pattern(
+        "native_failure",
+        "UCX error handling callback",
+        r".*UCX error handling callback was invoked with status (?P<status>-?\d+)",
+        "ep 0x1: state CONNECTED, UCX error handling callback was invoked with status -80 (Endpoint timeout)",
+        "NIXL ucx_utils.cpp",
+        NATIVE,
+    ),
+    pattern(
+        "native_failure",
+        "Unexpected UCX error",
+        r"Unexpected UCX error: .*",
+        "Unexpected UCX error: Endpoint timeout",
+        "NIXL ucx_utils.cpp",
+        NATIVE,
+    ),
+    pattern(
+        "native_failure",
+        "failed: Connection refused",
+        r"connect\(fd=.*failed: Connection refused",
+        "connect(fd=123, dest_addr=198.51.100.21:41000) failed: Connection refused",
+        "UCX sock.c",
+        NATIVE,
+    ),
+    pattern(
+        "native_failure",
+        "failed: Input/output error",
+        r"tcp_ep .*failed: Input/output error",
+        "tcp_ep 0x1 (state=CONNECTED): send(110) failed: Input/output error",
+        "UCX tcp_ep.c",
+        NATIVE,
+    ),
+    pattern(
+        "native_failure",
+        "Local protection error on",
+        r"Local protection error on .*",
+        "Local protection error on mlx5_0:1/RoCE",
+        "UCX",
+        NATIVE,
+    ),
+    pattern(
+        "native_notification",
+        "genNotif: ",
+        r"genNotif: .*",
+        "genNotif: no specified or potential backend could send the inter-agent notifications",
+        "NIXL nixl_agent.cpp",
+        NATIVE,
+    ),
+    pattern(
+        "telemetry_off",
+        "NIXL telemetry is disabled",
+        r"NIXL telemetry is disabled",
+        "NIXL telemetry is disabled; ignoring telemetry requested through agent config",
+        "NIXL nixl_agent.cpp",
+        NATIVE,
+    ),
+    pattern(
+        "slow_transport",
+        "UCX CUDA support was not found",
+        r".*UCX CUDA support was not found",
+        "NVIDIA GPU(s) were detected, but UCX CUDA support was not found! GPU memory is not supported.",
+        "NIXL ucx_utils.cpp",
+        NATIVE,
+    ),
+    pattern(
+        "slow_transport",
+        "accelerated IB support was not found",
+        r".*accelerated IB support was not found",
+        "IB device(s) were detected, but accelerated IB support was not found! Performance may be degraded.",
+        "NIXL ucx_utils.cpp",
+        NATIVE,
+    ),
+    pattern(
+        "slow_transport",
+        "Amazon EFA(s) were detected",
+        r"Amazon EFA\(s\) were detected, but the UCX backend was configured",
+        "Amazon EFA(s) were detected, but the UCX backend was configured. x",
+        "NIXL",
+        NATIVE,
+    ),
+    pattern(
+        "slow_transport",
+        " rma(tcp/",
+        r".*\brma\(tcp/",
+        "ucp_context_0 inter-node cfg#3 rma(tcp/eth0)",
+        "UCX INFO",
+        NATIVE,
+    ),
+    pattern(
+        "nixl_named",
+        "Initialized NIXL agent",
+        r"Initialized NIXL agent: (?P<agent>\S+)",
+        "Initialized NIXL agent: 115c75aa-39fc-51b1-bb4f-0ceb5f30ca7d",
+        "NIXL _api.py",
+        NATIVE,
+    ),
+)
