@@ -36,7 +36,7 @@ def _keep(expected: Expected, logs: list[Path], case: Path) -> Path:
     shutil.rmtree(case, ignore_errors=True)
     case.mkdir(parents=True)
     for log in logs:
-        text = tidy(log.read_bytes().decode(errors="replace"), log.parent.parent)
+        text = tidy(log.read_bytes().decode(errors="replace"), log.parents[2])
         (case / log.name).write_text(text, newline="")
     size = sum(path.stat().st_size for path in case.iterdir())
     if size > LIMIT:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FACTS = "facts.json"
 SETTLE_S = 1.5
 """Turn and event logs are written behind the scenes."""
+INTERVAL_S = 10.5
+"""Engines sum up every ten seconds; a scenario must not find its predecessor's sums in its logs."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def run(scenario: Scenario, prefill: Service, decode: Service, folder: Path) -> 
         for one in rig.routers:
             for name, value in scrape(one).items():
                 router[name] = router.get(name, 0.0) + value
+    over = time.monotonic()
     for journal in journals:
         journal.cut(folder)
     after = [scrape(engine) for engine in engines]
@@ -76,6 +79,7 @@ def run(scenario: Scenario, prefill: Service, decode: Service, folder: Path) -> 
         engines=engine_counters,
     )
     (folder / FACTS).write_text(json.dumps(asdict(facts), indent=1))
+    time.sleep(max(0.0, over + INTERVAL_S - time.monotonic()))
     return facts
 
 
