@@ -120,10 +120,14 @@ class Bench:
         self.targets: dict[str, tuple[int, int]] = {}
         self.prefill, self.decode = free_port(), free_port()
 
+    def pinned(self, core: str, *command: str) -> list[str]:
+        nice = ["nice", "-n", str(self.args.nice)] if self.args.nice else []
+        return [*nice, "taskset", "-c", core, *command]
+
     def spawn(self, core: str, *command: str, **environment: str) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{len(self.processes)}.log").open("wb")
         process = subprocess.Popen(
-            ["taskset", "-c", core, *command], stdout=log, stderr=log, env={**os.environ, **environment}
+            self.pinned(core, *command), stdout=log, stderr=log, env={**os.environ, **environment}
         )
         self.processes.append(process)
         return process
@@ -191,16 +195,7 @@ class Bench:
         query = "&".join(f"{key}={value}" for key, value in scenario.mock.items())
         get(self.decode, f"/_set?{query}")
         before, served = cpu_seconds(pid) if pid else 0.0, json.loads(get(self.decode, "/_stats"))["d"]
-        command = [
-            "taskset",
-            "-c",
-            LOAD_CORE,
-            sys.executable,
-            str(HERE / "load.py"),
-            "--port",
-            str(port),
-            *scenario.load,
-        ]
+        command = self.pinned(LOAD_CORE, sys.executable, str(HERE / "load.py"), "--port", str(port), *scenario.load)
         command += ["--duration", str(self.args.seconds), "--warmup", "1", "--conv-base", str(random.randrange(10**9))]
         result = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         requests = json.loads(get(self.decode, "/_stats"))["d"] - served
@@ -275,6 +270,9 @@ def main() -> None:
     parser.add_argument("--redis", help="path of redis-server: measures the shared store too")
     parser.add_argument("--rounds", type=int, default=PAIRS)
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument(
+        "--nice", type=int, default=0, help="priority of everything that is measured, on a shared machine"
+    )
     parser.add_argument("--only", nargs="*", help="names of scenarios")
     args = parser.parse_args()
     model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?: ?")
@@ -283,7 +281,7 @@ def main() -> None:
     )
     print(f"versions: {versions(args)}")
     print(
-        f"load average at the start: {os.getloadavg()[0]:.2f}; router on core {ROUTER_CORE}, engines and load on {LOAD_CORE}"
+        f"load average at the start: {os.getloadavg()[0]:.2f}; router on core {ROUTER_CORE}, engines and load on {LOAD_CORE}, nice {args.nice}"
     )
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
