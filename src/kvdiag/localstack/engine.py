@@ -54,7 +54,7 @@ def engine_service(name: str, role: Role, model: Path, folder: Path, options: En
     port = free_port()
     return Service(
         name=name,
-        command=[sys.executable, "-m", "vllm.entrypoints.openai.api_server", *_arguments(role, model, port, options)]
+        command=[sys.executable, "-m", "vllm.entrypoints.openai.api_server", *_arguments(model, port, options)]
         + (_kv_arguments(role, folder / f"{name}-events.jsonl", options) if options.connector else []),
         log=folder / f"{name}.log",
         port=port,
@@ -62,9 +62,8 @@ def engine_service(name: str, role: Role, model: Path, folder: Path, options: En
     )
 
 
-def _arguments(role: Role, model: Path, port: int, options: EngineOptions) -> list[str]:
+def _arguments(model: Path, port: int, options: EngineOptions) -> list[str]:
     caching = "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"
-    del role
     return [
         *("--model", str(model), "--served-model-name", MODEL_NAME, "--host", HOST, "--port", str(port)),
         *("--dtype", "float32", "--enforce-eager", "--max-model-len", str(options.max_model_len), caching),
