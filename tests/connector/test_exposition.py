@@ -48,7 +48,7 @@ def build(tmp_path: Path) -> Callable[[], Any]:
 def stats(*items: list[Any]) -> dict[str, Any]:
     from kvdiag.connector import upstream
 
-    return upstream.stats_with(None, list(items)).to_dict()  # type: ignore[no-any-return]
+    return upstream.stats_with(None, list(items)).data  # type: ignore[no-any-return]
 
 
 def value(name: str, engine: int, **labels: str) -> float:

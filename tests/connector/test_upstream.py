@@ -65,13 +65,14 @@ def test_upstreams_aggregation_joins_items_and_stats(upstream: ModuleType) -> No
 
 
 def test_a_multi_connectors_stats_hold_ours_and_find_the_class_by_name(upstream: ModuleType) -> None:
-    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector, MultiKVConnectorStats
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorStats
 
     from kvdiag.connector import KvdiagNixlConnector
 
-    members = MultiKVConnectorStats(data={KvdiagNixlConnector.__name__: upstream.stats_with(None, [["unverified"]])})
-    rebuilt = MultiConnector.build_kv_connector_stats(members.to_dict())
-    assert rebuilt is not None
+    name = KvdiagNixlConnector.__name__
+    members = MultiKVConnectorStats(data={name: upstream.stats_with(None, [["unverified"]])})
+    assert KVConnectorFactory.get_connector_class_by_name(name) is KvdiagNixlConnector
     assert upstream.take_items(members) == [["unverified"]]
     assert upstream.take_items(members) == []
 
