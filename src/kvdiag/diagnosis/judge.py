@@ -27,6 +27,10 @@ _SLOW_BYTES_S: Final = 1e9
 # What little takes long may have waited for something else.
 _TELLING_BYTES: Final = 32e6
 _REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold"})
+_REFUSALS: Final = frozenset(
+    {"missing_metadata", "feature_off", "prefix_diverged", "expired_remote_read", "peer_unreachable"}
+)
+"""Why a connector computes what decode holds."""
 _HANDSHAKES: Final = ("handshake",)
 # The KV had arrived: nothing was lost but the message that frees the peer's blocks.
 _HARMLESS: Final = frozenset({"notification_failed", "transfer_release_failed", "push_reg_notif_failed"})
@@ -141,11 +145,14 @@ def _recorded(turn: Turn, _book: Casebook) -> Fault | None:
 
 
 def _event_fault(turn: Turn) -> Fault | None:
-    for kind in ("event_failure", "event_decline"):
+    for kind in ("event_failure", "event_decline", "event_match"):
         for mark in turn.marks.get(kind, ()):
             event = mark.data["event"]
-            if event.cause in CAUSES and event.cause not in OUTCOMES:
-                detail = event.detail if event.detail in CAUSES[event.cause].details else None
+            if event.cause not in CAUSES or event.cause in OUTCOMES:
+                continue
+            detail = event.detail if event.detail in CAUSES[event.cause].details else None
+            # Without a router's word a connector cannot tell a first turn from one whose handle was lost.
+            if kind != "event_match" or (detail and event.cause in _REFUSALS):
                 return Fault(event.cause, detail, "certain", [mark.evidence])
     return None
 
