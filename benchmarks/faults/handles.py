@@ -134,7 +134,7 @@ def compacts(rig: Rig) -> None:
 
 
 def strips(rig: Rig) -> None:
-    agent = rig.agent("strips-reasoning", max_tokens=400, ignore_eos=True)
+    agent = rig.agent("strips-reasoning", max_tokens=1200, ignore_eos=True)
     for number in range(3):
         rig.say(agent, words(number))
         answer = agent.messages[-1]

@@ -14,12 +14,23 @@ from benchmarks.faults.scenario import Evidence, Expected, Scenario
 if TYPE_CHECKING:
     from benchmarks.faults.rig import Rig
 
+    from kvdiag.localstack import Service
+
+HEALTH_INTERVAL_S: Final = 5.0
+"""How often the router looks at its engines."""
+
+
+def comes_back(rig: Rig, engine: Service, *, pause_s: float = 0.0) -> None:
+    """Restart an engine and let the router find out."""
+    rig.restart(engine, pause_s=pause_s)
+    time.sleep(HEALTH_INTERVAL_S + 1)
+
 
 def decode_restarted(rig: Rig) -> None:
     agents = [rig.agent(f"agent-{number}") for number in range(2)]
     for agent in agents:
         rig.talk(agent, 2)
-    rig.restart(rig.decode, pause_s=1)
+    comes_back(rig, rig.decode, pause_s=1)
     for agent in agents:
         rig.talk(agent, 2)
 
@@ -32,7 +43,7 @@ def decode_dies_in_a_stream(rig: Rig) -> None:
     )
     long.start()
     time.sleep(4)
-    rig.restart(rig.decode)
+    comes_back(rig, rig.decode)
     long.join()
     rig.talk(rig.agent("after", stream=True), 2)
 
@@ -42,7 +53,7 @@ def prefill_dies_in_a_prompt(rig: Rig) -> None:
     long = threading.Thread(target=rig.say, args=(rig.agent("cut-off"), words(0, 160)))
     long.start()
     time.sleep(0.4)
-    rig.restart(rig.prefill)
+    comes_back(rig, rig.prefill)
     long.join()
     rig.talk(rig.agent("after"), 2)
 
@@ -79,6 +90,8 @@ SCENARIOS: Final = (
             "them to prefill without; the turns after that are read back from the new decode.",
             also_wrong=("router_lost_state", "transfer_failed"),
         ),
+        # A restart takes longer than decode's TTL: by age alone the handle would be stale.
+        router=("--handle-ttl", "600"),
     ),
     Scenario(
         "decode-killed-in-a-stream",
