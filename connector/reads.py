@@ -65,6 +65,9 @@ class Reads:
             return refusal
         self._compare(turn, handle, request, salt)
         plan = plan_read(handle, turn.prompt, turn.digest, turn.agreement, self._layout)
+        if min(handle.tokens, turn.prompt) < self._settings.recompute_threshold:
+            # All of it would not be worth a read: where it parts makes no difference.
+            plan = replace(plan, cause=None, detail=None)
         stranger = not self._may_notify_strangers and not self._peers.reached(handle.engine_id)
         return replace(plan, offer="withhold") if plan.offer == "release" and stranger else plan
 

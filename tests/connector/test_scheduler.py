@@ -88,6 +88,14 @@ def test_a_loss_that_is_not_the_turns_cause_is_told_once_with_its_own(prefill: B
     assert ["kept", 48, 52] in items
 
 
+def test_too_little_to_read_is_that_wherever_it_parts(prefill: Bench) -> None:
+    digest = PrefixDigest.of(HELD[:40], 30, BLOCK, Salt()).encode()
+    params = handle_params(remote_num_tokens=40, remote_block_ids=[[1, 2, 3]], kvdiag={"prefix": digest})
+    prefill.admit(params, [*HELD[:30], *[0] * 20])
+    (event,) = prefill.events("match")
+    assert event["cause"] == "below_threshold"
+
+
 def test_a_whole_response_that_is_lost_is_the_turns_cause(prefill: Bench) -> None:
     """A reasoning model whose template strips what it thought: little prompt, much response."""
     digest = PrefixDigest.of(HELD, 100, BLOCK, Salt()).encode()
