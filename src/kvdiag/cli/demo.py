@@ -75,9 +75,6 @@ def drive(stack: LocalStack) -> None:
     late.say(_STEP * 20)
     time.sleep(DECODE_TTL_S + 4)
     late.say("go on: " + _STEP)
-    # Engines write their statistics every ten seconds, and only while they work.
-    time.sleep(6)
-    steady.say("finish: " + _STEP)
 
 
 def _require_empty(out: Path) -> None:
