@@ -45,6 +45,8 @@ class Connection(asyncio.Protocol):
         """Loop time at which `expire` ends the connection."""
         self.head_sent = False
         self.paused = False
+        self._paused_at = NEVER
+        self._paused_s = 0.0
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
 
@@ -89,12 +91,14 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop the source: the client does not read."""
         self.paused = True
-        self.deadline = self._loop.time() + self._limits.drain_s
+        self._paused_at = self._loop.time()
+        self.deadline = self._paused_at + self._limits.drain_s
         if self.on_pause is not None:
             self.on_pause()
 
     def resume_writing(self) -> None:
         """Go on."""
+        self._paused_s = self.paused_s
         self.paused = False
         self.deadline = NEVER
         if self.on_resume is not None:
@@ -132,6 +136,11 @@ class Connection(asyncio.Protocol):
             self._transport.write_eof()
 
     # What the handler calls.
+
+    @property
+    def paused_s(self) -> float:
+        """Return for how long this request's answer has waited for the client to read."""
+        return self._paused_s + (self._loop.time() - self._paused_at if self.paused else 0.0)
 
     @property
     def closed(self) -> bool:
@@ -211,6 +220,7 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, request: Request) -> None:
         self._request = request
+        self._paused_s = 0.0
         self._chunked = request.chunked
         self.head_sent = False
         self.deadline = NEVER

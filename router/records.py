@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 CLIENT_GONE: Final = 499
 """Status of a turn whose client went away; never sent."""
+SLOW_CLIENT_S: Final = 1.0
+"""Seconds of a full socket that nobody would notice."""
 
 
 def record_of(state: TurnState) -> TurnRecord:
@@ -62,7 +64,18 @@ def _cause(state: TurnState) -> tuple[str, str | None]:
         return "client", "aborted"
     if state.status >= 500:
         return "upstream_error", None
+    if _drained_slowly(state):
+        return "client", "slow"
     return state.outcome.cause, state.outcome.detail
+
+
+def _drained_slowly(state: TurnState) -> bool:
+    """Return whether most of the turn after its first token was waiting for the client to read."""
+    waited, answering = (
+        state.connection.paused_s,
+        time.perf_counter() - state.request.received_at - (state.ttft_s or 0.0),
+    )
+    return waited >= SLOW_CLIENT_S and waited > answering / 2
 
 
 def _computed(state: TurnState) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.router.harness import Act, Stack, chunk, post, run, running, sse, until
 
+from kvdiag.router import records
 from kvdiag.router.connection import PIPELINE_LIMIT
 
 if TYPE_CHECKING:
@@ -206,6 +207,26 @@ def test_a_client_that_does_not_read_stops_the_engine_and_not_the_router() -> No
             slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
             assert len((await slow.reply()).body) > 60_000_000
             slow.close()
+
+    run(scenario())
+
+
+def test_a_turn_that_waited_for_its_client_to_read_is_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "SLOW_CLIENT_S", 0.0)
+
+    async def scenario() -> None:
+        async with running() as stack:
+            big = [sse(chunk({"content": "x" * 60_000})) for _ in range(200)]
+            stack.decode.acts.append(Act(events=[*big, b"data: [DONE]\n\n"]))
+            slow = await stack.connect()
+            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await slow.send(post("/v1/chat/completions", {**CHAT, "stream": True}))
+            await until(lambda: any(peer.paused_s > 0.5 for peer in stack.router.peers))
+            slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            await slow.reply()
+            slow.close()
+            await stack.chat("hi")
+            assert [(turn.cause, turn.detail) for turn in stack.records] == [("client", "slow"), ("first_turn", None)]
 
     run(scenario())
 
