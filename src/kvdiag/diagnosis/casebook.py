@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.report import Evidence
 
 MAX_TURNS: Final = 40_000
-MAX_EVENTS: Final = 160_000
+MAX_EVENTS: Final = 60_000
 _MAX_READERS: Final = 40_000
 _MAX_LOGS: Final = 4096
 _MAX_PIDS: Final = 4096

@@ -21,11 +21,13 @@ _MAX_JSON: Final = 1 << 20
 
 _PROCESSES = r"(?P<processes>(?:\([^()]{0,80}pid=\d+[^()]{0,40}\) ?)*)"
 _HEADER: Final = re.compile(
-    r"(?P<prefix>[^\"'{}()\n]{0,48}?)" + _PROCESSES + r"(?P<inner>[^\"'{}()\n]{0,48}?)"
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<day>\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d) "
-    r"\[(?P<source>[^\]]{1,200})\] ?(?P<message>.*)",
+    r"\[[^\]]{1,200}\] ?(?P<message>.*)",
     re.DOTALL,
 )
+# What may stand before it: processes, and VLLM_LOGGING_PREFIX on either side. A quotation never may.
+_BEFORE: Final = re.compile(r"[^\"'{}()\n]{0,48}" + _PROCESSES + r"[^\"'{}()\n]{0,48}")
+_MAX_BEFORE: Final = 400
 # The same without anything in front, for the lines that make up nearly all of a log.
 _PLAIN_HEADER: Final = re.compile(
     r"(?:\((\w{1,60}) pid=(\d{1,9})\) )?(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d-\d\d) (\d\d:\d\d:\d\d) "
@@ -245,16 +247,11 @@ def _structured(record: dict[str, Any]) -> Line:
 
 def _layout(text: str) -> Line:
     """Take apart a line that nothing wraps any more."""
-    if match := _HEADER.match(text):
-        process, pid = _process(match["processes"])
-        return Line(
-            "vllm",
-            match["message"],
-            process=process,
-            pid=pid,
-            level=match["level"],
-            stamp=clock.header_stamp(match["day"], match["time"]),
-        )
+    header = _HEADER.search(text, 0, _MAX_BEFORE) and _HEADER.search(text)
+    if header and (before := _BEFORE.fullmatch(text, 0, header.start())):
+        process, pid = _process(before["processes"])
+        stamp = clock.header_stamp(header["day"], header["time"])
+        return Line("vllm", header["message"], "", process, pid, header["level"], stamp)
     if prefix := _PROCESS.match(text):
         process, pid = _process(prefix[0])
         return _other_layout(text[prefix.end() :])._replace(process=process, pid=pid)
