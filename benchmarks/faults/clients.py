@@ -64,15 +64,11 @@ class Stream:
         """Return some bytes of the answer, empty when the router has closed it."""
         return self._socket.recv(size)
 
-    def drain(self, *, size: int, pause_s: float, until: bytes = b"[DONE]") -> None:
-        """Read to the end, a little at a time."""
+    def drain(self) -> None:
+        """Read to the end."""
         tail = b""
-        while until not in tail:
-            data = self.read(size)
-            if not data:
-                return
+        while b"[DONE]" not in tail and (data := self.read(65536)):
             tail = (tail + data)[-1024:]
-            time.sleep(pause_s)
 
     def close(self) -> None:
         """Go away, whatever is still to come."""

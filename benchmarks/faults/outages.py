@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 HEALTH_INTERVAL_S: Final = 5.0
 """How often the router looks at its engines."""
+LEASE_S: Final = 30.0
+"""For how long prefill keeps blocks for a decode engine that gives no sign of life."""
 
 
 def comes_back(rig: Rig, engine: Service, *, pause_s: float = 0.0) -> None:
@@ -56,6 +58,18 @@ def prefill_dies_in_a_prompt(rig: Rig) -> None:
     comes_back(rig, rig.prefill)
     long.join()
     rig.talk(rig.agent("after"), 2)
+
+
+def decode_freezes(rig: Rig) -> None:
+    agent = rig.agent("agent")
+    rig.talk(agent, 2)
+    rig.decode.freeze()
+    turn = threading.Thread(target=rig.talk, args=(agent, 1))
+    turn.start()
+    time.sleep(LEASE_S + 5)
+    rig.decode.thaw()
+    turn.join()
+    rig.talk(agent, 2)
 
 
 def side_channel_blocked(rig: Rig) -> None:
@@ -128,6 +142,24 @@ SCENARIOS: Final = (
             also_wrong=("queueing/prefill",),
         ),
         errors=1,
+    ),
+    Scenario(
+        "decode-freezes-before-it-reads",
+        "decode is stopped for 35 s with a turn on its way to it; prefill's lease is 30 s",
+        decode_freezes,
+        Expected(
+            "expired_handoff",
+            turns=1,
+            acceptable=("suspect_kv",),
+            must_not=("expired_remote_read", "transfer_failed", "feature_off"),
+            evidence=(
+                Evidence("prefill.log", "Releasing expired KV blocks", "prefill's lease is over"),
+                Evidence("prefill.log", "Potentially invalid KV blocks", "decode woke up and read all the same"),
+            ),
+            why="Prefill heard nothing of decode for longer than its lease and let the blocks go. Decode read them after "
+            "that: the answer may be wrong, which makes suspect_kv as good a headline.",
+            also_wrong=("queueing/decode", "upstream_error", "a benign TTL release"),
+        ),
     ),
     Scenario(
         "side-channel-blocked",
