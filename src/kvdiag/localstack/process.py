@@ -130,8 +130,20 @@ class Service:
         """End the whole process group at once, as a crash would."""
         if self._process is None:
             return
-        # The group outlives its leader while an engine core still runs in it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
         self._process = None
+
+    def freeze(self) -> None:
+        """Stop the process and everything that it started, as a hypervisor does that moves it."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let everything go on that was frozen."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The group outlives its leader while an engine core still runs in it.
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
