@@ -50,10 +50,12 @@ def assemble(book: Casebook, options: Options) -> Report:
 
 def _judge_turns(book: Casebook, summary: Summary, options: Options) -> list[TurnReport]:
     turns = list(book.turns.values())
-    baseline = Baseline.of(((turn, None if judge(turn, book) else outcome(turn)) for turn in turns), options.slow_s)
+    judged = [judge(turn, book) for turn in turns]
+    outcomes = (None if faults else outcome(turn) for turn, faults in zip(turns, judged, strict=True))
+    baseline = Baseline.of(zip(turns, outcomes, strict=True), options.slow_s)
     rows = []
-    for turn in turns:
-        faults = summary.count(turn, book, baseline)
+    for turn, found in zip(turns, judged, strict=True):
+        faults = summary.count(turn, found, baseline)
         if options.turns:
             rows.append(row(turn, faults, baseline))
     return rows

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.diagnosis.conversations import RouterEvent, look_ups
 from kvdiag.diagnosis.engines import EngineLog
 from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.judge import judge
 from kvdiag.diagnosis.latency import Baseline
 from kvdiag.diagnosis.summary import Summary
 from kvdiag.diagnosis.turns import Lookup, Mark, Turn
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.parameters import EngineConfig
     from kvdiag.diagnosis.report import Evidence
 
-MAX_TURNS: Final = 40_000
-MAX_EVENTS: Final = 60_000
-_MAX_READERS: Final = 40_000
+MAX_TURNS: Final = 20_000
+MAX_EVENTS: Final = 40_000
+_MAX_READERS: Final = 20_000
 _MAX_LOGS: Final = 4096
 _MAX_PIDS: Final = 4096
 _NO_BASELINE: Final = Baseline()
@@ -168,7 +169,7 @@ class Casebook:
             turn = self.turns[turn_id] = Turn(turn_id)
             if len(self.turns) > MAX_TURNS:
                 _, oldest = self.turns.popitem(last=False)
-                self.closed.count(oldest, self, _NO_BASELINE)
+                self.closed.count(oldest, judge(oldest, self), _NO_BASELINE)
         return turn
 
     def wants(self, handle: str, turn_id: str) -> None:

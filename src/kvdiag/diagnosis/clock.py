@@ -27,6 +27,7 @@ def dated(stamp: float) -> bool:
     return stamp >= _UNDATED_END
 
 
+@lru_cache(maxsize=4096)
 def iso_stamp(text: str) -> float | None:
     """Return the time that `text` starts with (`2026-11-09T10:00:33.5Z`, `2026-11-09 10:00:33,512`)."""
     match = _ISO.match(text)

@@ -94,6 +94,9 @@ def parse_line(raw: str) -> Line:
         process, pid, level, day, time, message = match.groups()
         stamp = clock.header_stamp(day, time)
         return Line("vllm", message, "", process or "", int(pid) if pid else None, level, stamp)
+    if text.startswith("20") and (match := _PROXY.match(text)):
+        stamp = clock.iso_stamp(match[1])
+        return Line("proxy", match[4], "", match[3], None, match[2], stamp)
     wrapping, record = _unwrap(text)
     line = _structured(record) if record is not None else _layout(wrapping.text)
     return line._replace(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.findings import Tally
-from kvdiag.diagnosis.judge import Fault, judge, outcome
+from kvdiag.diagnosis.judge import Fault, outcome
 from kvdiag.diagnosis.latency import Baseline, main_part
 
 if TYPE_CHECKING:
-    from kvdiag.diagnosis.casebook import Casebook
     from kvdiag.diagnosis.turns import Turn
 
 Tallies = dict[tuple[str, str | None], Tally]
@@ -37,10 +36,9 @@ class Summary:
         """Return the tally of a cause, a new one where there is none."""
         return self.tallies.setdefault((cause, detail), Tally(cause, detail))
 
-    def count(self, turn: Turn, book: Casebook, baseline: Baseline) -> list[Fault]:
-        """Judge a turn, count it, and return its faults."""
+    def count(self, turn: Turn, faults: list[Fault], baseline: Baseline) -> list[Fault]:
+        """Count a judged turn; return its faults, among them that it was slow."""
         ended = outcome(turn)
-        faults = judge(turn, book)
         slow = baseline.is_slow(turn, ended if not faults else None)
         if slow and not faults and ended != "first_turn":
             faults = _slow_fault(turn, certain=baseline.limit_s is not None)

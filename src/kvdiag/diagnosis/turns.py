@@ -62,7 +62,7 @@ class Turn:
 
     def seen(self, *kinds: str) -> bool:
         """Tell whether any of these facts was seen."""
-        return any(kind in self.marks for kind in kinds)
+        return not self.marks.keys().isdisjoint(kinds)
 
     def evidence(self, *kinds: str) -> list[Evidence]:
         """Return the lines of these facts, one of each engine first."""
