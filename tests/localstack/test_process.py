@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvdiag.errors import InputError, UnavailableError
-from kvdiag.localstack.process import HOST, Service, free_port
+from kvdiag.localstack.process import HOST, Service, free_port, get
 
 
 def web_server(folder: Path, port: int) -> Service:
@@ -41,6 +41,20 @@ def test_a_healthy_service_answers_and_stops(tmp_path: Path) -> None:
     service.stop()
     assert not alive(pid)
     assert service.pid is None
+
+
+def test_a_frozen_service_does_nothing_until_it_is_thawed(tmp_path: Path) -> None:
+    service = web_server(tmp_path, free_port())
+    service.start()
+    try:
+        service.wait_healthy(20)
+        service.freeze()
+        with pytest.raises(TimeoutError):
+            get(service.port, "/", timeout=0.3)
+        service.thaw()
+        assert get(service.port, "/", timeout=20)[0] == 200
+    finally:
+        service.stop()
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
