@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-TTL_S = 150
+TTL_S = 60
 HISTORY = [
     "read the file, name the function that parses the header and say what it returns; " * 8,
     "now change the second argument of that function, run the tests and report the failures; " * 8,
