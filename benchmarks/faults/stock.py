@@ -118,6 +118,7 @@ SCENARIOS: Final = (
         ),
         errors=1,
         engines=_PAIR,
+        wrong_text=True,
     ),
     Scenario(
         "stock-read-back-expired-behind-the-router",
@@ -134,6 +135,7 @@ SCENARIOS: Final = (
         router=("--handle-ttl", "120"),
         engines=_PAIR,
         cases=(),
+        wrong_text=True,
     ),
     Scenario(
         "stock-handle-used-twice",
@@ -150,6 +152,7 @@ SCENARIOS: Final = (
             also_wrong=("healthy", "expired_handoff"),
         ),
         engines=_PAIR,
+        wrong_text=True,
     ),
     Scenario(
         "stock-first-message-edited",
@@ -174,6 +177,7 @@ SCENARIOS: Final = (
             also_wrong=("remote_hit",),
         ),
         engines=_PAIR,
+        wrong_text=True,
     ),
     Scenario(
         "stock-streams-return-no-handle",
@@ -209,6 +213,7 @@ SCENARIOS: Final = (
         ),
         errors=1,
         engines=_PAIR,
+        wrong_text=True,
     ),
     Scenario(
         "stock-hand-off-after-the-lease",
@@ -228,6 +233,7 @@ SCENARIOS: Final = (
             also_wrong=("expired_remote_read", "a benign TTL release"),
         ),
         engines=("stock-prefill-short-lease", "stock-decode"),
+        wrong_text=True,
     ),
     Scenario(
         "stock-decline-hangs-under-recompute",
@@ -243,5 +249,6 @@ SCENARIOS: Final = (
         ),
         router=("--handle-ttl", "120"),
         engines=("stock-prefill-recompute", "stock-decode"),
+        wrong_text=True,
     ),
 )
