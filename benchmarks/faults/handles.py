@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.faults.clients import Stream
 from benchmarks.faults.engines import TTL_S
-from benchmarks.faults.rig import words
 from benchmarks.faults.scenario import EVERY_FAULT, HEALTHY, Evidence, Expected, Scenario
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def alternates(rig: Rig) -> None:
     ports = rig.router.port, rig.add_router().port
     agent = rig.agent("pinned-to-nothing")
     for number in range(4):
-        rig.say(agent, words(number), ports[number % 2])
+        rig.say(agent, rig.words(number), ports[number % 2])
         time.sleep(0.5)
 
 
@@ -91,7 +90,7 @@ def loses_redis(rig: Rig) -> None:
 def regenerates(rig: Rig) -> None:
     agent = rig.agent("regenerates")
     rig.talk(agent, 2)
-    rig.say(agent, words(99))
+    rig.say(agent, rig.words(99))
     agent.messages.pop()
     rig.repeat(agent)
 
@@ -99,7 +98,7 @@ def regenerates(rig: Rig) -> None:
 def hedges(rig: Rig) -> None:
     agent = rig.agent("hedged")
     rig.talk(agent, 2)
-    agent.messages.append({"role": "user", "content": words(99)})
+    agent.messages.append({"role": "user", "content": rig.words(99)})
     copies = [threading.Thread(target=rig.repeat, args=(agent,)) for _ in range(2)]
     for copy in copies:
         copy.start()
@@ -111,7 +110,7 @@ def hedges(rig: Rig) -> None:
 def retries_after_hanging_up(rig: Rig) -> None:
     agent = rig.agent("impatient", stream=True)
     rig.talk(agent, 2)
-    agent.messages.append({"role": "user", "content": words(99)})
+    agent.messages.append({"role": "user", "content": rig.words(99)})
     first = Stream(rig.router.port, agent.messages, "impatient", max_tokens=400, ignore_eos=True)
     first.read()
     first.close()
@@ -129,14 +128,14 @@ def edits(rig: Rig) -> None:
 def compacts(rig: Rig) -> None:
     agent = rig.agent("compacting")
     rig.talk(agent, 4)
-    agent.messages[:-2] = [{"role": "user", "content": "Summary of what was done so far: " + words(7, 3)}]
+    agent.messages[:-2] = [{"role": "user", "content": "Summary of what was done so far: " + rig.words(7, 3)}]
     rig.talk(agent, 2)
 
 
 def strips(rig: Rig) -> None:
     agent = rig.agent("strips-reasoning", max_tokens=1200, ignore_eos=True)
     for number in range(3):
-        rig.say(agent, words(number))
+        rig.say(agent, rig.words(number))
         answer = agent.messages[-1]
         answer["content"] = answer["content"][len(answer["content"]) // 8 * 7 :]
         time.sleep(0.5)
@@ -152,7 +151,7 @@ def forwards_a_part(rig: Rig) -> None:
     messages: list[dict[str, str]] = []
     handle: dict[str, object] = {}
     for number in range(3):
-        messages.append({"role": "user", "content": words(number)})
+        messages.append({"role": "user", "content": rig.words(number)})
         handle = rig.by_hand(messages, handle) or {}
         handle.pop("remote_num_tokens", None)
         messages.append({"role": "assistant", "content": rig.exchanges[-1].answer.text})

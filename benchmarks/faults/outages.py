@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.faults import network
 from benchmarks.faults.handles import turn_lines
-from benchmarks.faults.rig import words
 from benchmarks.faults.scenario import Evidence, Expected, Scenario
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def decode_dies_in_a_stream(rig: Rig) -> None:
     rig.talk(rig.agent("earlier", stream=True), 2)
     long = threading.Thread(
         target=rig.say,
-        args=(rig.agent("cut-off", stream=True, max_tokens=1500, ignore_eos=True), words(0)),
+        args=(rig.agent("cut-off", stream=True, max_tokens=1500, ignore_eos=True), rig.words(0)),
     )
     long.start()
     time.sleep(4)
@@ -52,7 +51,7 @@ def decode_dies_in_a_stream(rig: Rig) -> None:
 
 def prefill_dies_in_a_prompt(rig: Rig) -> None:
     rig.talk(rig.agent("earlier"), 2)
-    long = threading.Thread(target=rig.say, args=(rig.agent("cut-off"), words(0, 160)))
+    long = threading.Thread(target=rig.say, args=(rig.agent("cut-off"), rig.words(0, 160)))
     long.start()
     time.sleep(0.4)
     comes_back(rig, rig.prefill)

@@ -103,10 +103,17 @@ class Rig:
         parameters = {"stream": agent.stream, **agent.parameters}
         return self.note(ask(port or agent.port, agent.messages, headers=headers, **parameters))
 
+    def words(self, number: int, size: int = 20) -> str:
+        """Return what a user says: of some length, never the same twice in a conversation nor in two scenarios.
+
+        Engines outlive a scenario, and so does what their prefix caches hold.
+        """
+        return f"{self.folder.name} {number}: " + STEP * size
+
     def talk(self, agent: Agent, turns: int, *, pause_s: float = 0.5, size: int = 20) -> None:
         """Let the agent take some turns that are long enough to be worth a read."""
         for _ in range(turns):
-            self.say(agent, words(len(agent.messages), size))
+            self.say(agent, self.words(len(agent.messages), size))
             time.sleep(pause_s)
 
     def by_hand(
@@ -121,8 +128,3 @@ class Rig:
         """Keep an exchange for the comparison with an honest prefill."""
         self.exchanges.append(exchange)
         return exchange
-
-
-def words(number: int, size: int = 20) -> str:
-    """Return what a user says: of some length, and never the same twice in a conversation."""
-    return f"{number}: " + STEP * size

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.faults.clients import Stream
 from benchmarks.faults.handles import turn_lines
-from benchmarks.faults.rig import words
 from benchmarks.faults.scenario import EVERY_FAULT, HEALTHY, Evidence, Expected, Scenario
 
 if TYPE_CHECKING:
@@ -31,7 +30,9 @@ def works_longer(rig: Rig) -> None:
 def all_at_once(rig: Rig) -> None:
     rig.talk(rig.agent("alone"), 2)
     agents = [rig.agent(f"agent-{number}", stream=True) for number in range(6)]
-    crowd = [threading.Thread(target=rig.say, args=(agent, words(number, 200))) for number, agent in enumerate(agents)]
+    crowd = [
+        threading.Thread(target=rig.say, args=(agent, rig.words(number, 200))) for number, agent in enumerate(agents)
+    ]
     for one in crowd:
         one.start()
     for one in crowd:
@@ -40,12 +41,12 @@ def all_at_once(rig: Rig) -> None:
 
 def fills_decode(rig: Rig) -> None:
     for number in range(6):
-        rig.say(rig.agent(f"agent-{number}", stream=True), words(number, 60))
+        rig.say(rig.agent(f"agent-{number}", stream=True), rig.words(number, 60))
 
 
 def drains_slowly(rig: Rig) -> None:
     rig.talk(rig.agent("quick", stream=True, max_tokens=200, ignore_eos=True), 3)
-    prompt = [{"role": "user", "content": words(0)}]
+    prompt = [{"role": "user", "content": rig.words(0)}]
     slow = Stream(rig.router.port, prompt, "slow", max_tokens=3000, ignore_eos=True)
     slow.read()
     time.sleep(30)
@@ -56,7 +57,7 @@ def drains_slowly(rig: Rig) -> None:
 def hangs_up(rig: Rig) -> None:
     rig.talk(rig.agent("stays", stream=True), 3)
     for number in range(2):
-        prompt = [{"role": "user", "content": words(number)}]
+        prompt = [{"role": "user", "content": rig.words(number)}]
         gone = Stream(rig.router.port, prompt, f"gone-{number}", max_tokens=400, ignore_eos=True)
         gone.read()
         gone.close()

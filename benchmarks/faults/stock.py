@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.faults.engines import TTL_S
 from benchmarks.faults.handles import comes_back_late, edits, turn_lines
-from benchmarks.faults.rig import words
 from benchmarks.faults.scenario import HEALTHY, Evidence, Expected, Scenario
 from benchmarks.faults.settings import streams
 
@@ -29,7 +28,7 @@ class _Talk:
     def turns(self, count: int = 1, *, pause_s: float = 0.5, between_s: float = 0.0) -> None:
         """Take some turns; `between_s` passes between prefill and decode."""
         for _ in range(count):
-            self.messages.append({"role": "user", "content": words(len(self.messages))})
+            self.messages.append({"role": "user", "content": self._rig.words(len(self.messages))})
             self.handle = self._rig.by_hand(self.messages, self.handle, pause_s=between_s)
             self.messages.append({"role": "assistant", "content": self._rig.exchanges[-1].answer.text})
             time.sleep(pause_s)

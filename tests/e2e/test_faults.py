@@ -48,7 +48,7 @@ def missed(scenario: Scenario, prefill: Service, decode: Service, folder: Path) 
 def test_a_fault_is_named_and_the_answers_stay_right(stack: LocalStack, tmp_path: Path, name: str) -> None:
     scenario = BY_NAME[name]
     assert (stack.options.prefill, stack.options.decode) == tuple(ENGINES[one].options for one in scenario.engines)
-    assert missed(scenario, stack.prefills[0], stack.decodes[0], tmp_path / "run") == []
+    assert missed(scenario, stack.prefills[0], stack.decodes[0], tmp_path / name) == []
 
 
 @pytest.fixture(scope="module")
@@ -61,4 +61,4 @@ def stock_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Servic
 @pytest.mark.parametrize("name", ON_A_STOCK_PAIR)
 def test_a_fault_of_a_stock_pair_is_named(stock_pair: list[Service], tmp_path: Path, name: str) -> None:
     prefill, decode = stock_pair
-    assert missed(BY_NAME[name], prefill, decode, tmp_path / "run") == []
+    assert missed(BY_NAME[name], prefill, decode, tmp_path / name) == []
