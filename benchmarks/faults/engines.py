@@ -51,6 +51,8 @@ ENGINES: Final[dict[str, Engine]] = {
     ),
     "stock-prefill": Engine("prefill", _STOCK_COLD),
     "stock-decode": Engine("decode", _STOCK),
+    # Its handles outlive a restart, so that it is the restart that voids them.
+    "stock-decode-patient": Engine("decode", replace(_STOCK, decode_ttl_s=480)),
     "stock-prefill-recompute": Engine("prefill", replace(_STOCK_COLD, failure_policy="recompute")),
     "stock-prefill-short-lease": Engine("prefill", replace(_STOCK_COLD, lease_s=5)),
 }

@@ -211,7 +211,7 @@ SCENARIOS: Final = (
             also_wrong=("transfer_failed as the root cause", "expired_remote_read"),
         ),
         errors=1,
-        engines=_PAIR,
+        engines=("stock-prefill", "stock-decode-patient"),
         wrong_text=True,
     ),
     Scenario(
