@@ -107,7 +107,9 @@ class LocalStack:
         for engine in engines:
             engine.wait_healthy(START_TIMEOUT_S, self._progress)
         if self.options.router_arguments is not None:
-            self.router = self._ready(router_service(self.folder, self.prefills, self.decodes, self.options.router_arguments), unwind)
+            self.router = self._ready(
+                router_service(self.folder, self.prefills, self.decodes, self.options.router_arguments), unwind
+            )
         if self.options.prometheus:
             self.prometheus = self._ready(self._prometheus_service(), unwind)
 
@@ -152,7 +154,11 @@ class LocalStack:
 
 
 def router_service(
-    folder: Path, prefills: Sequence[Service], decodes: Sequence[Service], arguments: Sequence[str], name: str = "router"
+    folder: Path,
+    prefills: Sequence[Service],
+    decodes: Sequence[Service],
+    arguments: Sequence[str],
+    name: str = "router",
 ) -> Service:
     """Return a router in front of these engines; its log and `turns.jsonl` lie in `folder`."""
     port = free_port()
