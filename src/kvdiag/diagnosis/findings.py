@@ -83,5 +83,8 @@ def choose(evidence: Iterable[Evidence]) -> list[Evidence]:
 
 
 def ranked(tallies: Iterable[Tally]) -> list[Tally]:
-    """Return the tallies, surest and dearest first."""
-    return sorted(tallies, key=lambda tally: (tally.confidence == "possible", -tally.cost, tally.cause))
+    """Return the tallies, surest and dearest first; no time is as dear as an answer that may be wrong."""
+    return sorted(
+        tallies,
+        key=lambda tally: (tally.confidence == "possible", tally.cause != "suspect_kv", -tally.cost, tally.cause),
+    )
