@@ -42,7 +42,7 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Tree) -> Sett
         _merge(values, _checked(tree, Settings, place, strict=True))
     tree = _from_environment(environment)
     _merge(values, _checked(tree, Settings, lambda keys: ENVIRONMENT + "__".join(keys).upper(), strict=False))
-    _merge(values, flags)
+    _merge(values, _checked(flags, Settings, _flag, strict=True))
     settings: Settings = _build(Settings, values)
     _check(settings)
     return settings
@@ -127,6 +127,10 @@ def _converted(
         return msgspec.convert(value, kind, strict=strict, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise InputError(f"{place(keys)} = {value!r} cannot be used: {error}") from error
+
+
+def _flag(keys: tuple[str, ...]) -> str:
+    return "--" + "-".join(keys).replace("_", "-").removesuffix("-s")
 
 
 def _path(kind: type[Any], value: object) -> Path:

@@ -46,6 +46,19 @@ def test_paths_come_from_file_and_environment_too(tmp_path: Path, text: str, env
     assert load(file, environment, ENGINES).turn_log == Path("logs/turns.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"port": 99999}, "--port = 99999 cannot be used"),
+        ({"holdout": 2.0}, "--holdout = 2.0 cannot be used"),
+        ({"handle_ttl_s": -1.0}, "--handle-ttl = -1.0 cannot be used"),
+    ],
+)
+def test_flags_keep_the_bounds_of_their_settings(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load(None, {}, ENGINES | flags)
+
+
 def test_yaml_says_the_same(tmp_path: Path) -> None:
     file = tmp_path / "router.yaml"
     file.write_text("prefill: [http://p:1]\ndecode: [http://d:1]\nstore:\n  max_entries: 7\n")
