@@ -135,7 +135,7 @@ def _flag(keys: tuple[str, ...]) -> str:
 
 def _path(kind: type[Any], value: object) -> Path:
     """Return a path, the one kind of setting that msgspec does not know."""
-    if kind is Path and isinstance(value, str):
+    if kind is Path and isinstance(value, str | Path):
         return Path(value)
     raise NotImplementedError(kind)
 

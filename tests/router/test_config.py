@@ -59,6 +59,10 @@ def test_flags_keep_the_bounds_of_their_settings(flags: dict[str, Any], message:
         load(None, {}, ENGINES | flags)
 
 
+def test_flags_bring_paths_ready_made() -> None:
+    assert load(None, {}, ENGINES | {"turn_log": Path("logs/turns.jsonl")}).turn_log == Path("logs/turns.jsonl")
+
+
 def test_yaml_says_the_same(tmp_path: Path) -> None:
     file = tmp_path / "router.yaml"
     file.write_text("prefill: [http://p:1]\ndecode: [http://d:1]\nstore:\n  max_entries: 7\n")
