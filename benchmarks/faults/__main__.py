@@ -93,10 +93,9 @@ def _judge_one(scenario: Scenario, folder: Path) -> Row:
     logs, stock = logs_of(folder), logs_of(folder, stock=True)
     anything = Expected("", acceptable=("",))
     whole = judge(scenario.expected, logs)
-    alone = judge(scenario.stock or anything, stock)
-    (folder / "judgement.json").write_text(
-        json.dumps({"all": [whole.verdict, whole.findings], "stock": [alone.verdict, alone.findings]}, indent=1)
-    )
+    alone = judge(scenario.stock or anything, stock) if stock != logs else None
+    seen = {view: [one.verdict, one.findings] for view, one in (("all", whole), ("stock", alone)) if one}
+    (folder / "judgement.json").write_text(json.dumps(seen, indent=1))
     return Row(scenario, facts_of(folder), whole, alone)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import os
 import platform
 from collections import Counter
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class Row:
             found += [f"engine logs: {text}" for text in self.stock.missed]
         if facts.errors != scenario.errors:
             found.append(f"{facts.errors} errors at the client, {scenario.errors} expected")
-        if bool(facts.different) != scenario.wrong_text:
+        if facts.different and not scenario.wrong_text:
             found.append(f"{facts.different} of {facts.compared} answers differ from an honest prefill's")
         return found
 
@@ -75,7 +76,7 @@ def page(rows: list[Row]) -> str:
         date=datetime.datetime.now(datetime.UTC).date(),
         versions=versions,
         python=platform.python_version(),
-        cores=platform.machine(),
+        cores=f"{os.cpu_count()} cores",
     )
     missed = [f"* `{row.scenario.name}`: {text}" for row in rows for text in row.missed]
     tail = "\n## Not as expected\n\n" + ("\n".join(missed) if missed else "Nothing.") + "\n"
@@ -85,7 +86,8 @@ def page(rows: list[Row]) -> str:
 def _line(row: Row) -> str:
     scenario, facts = row.scenario, row.facts
     if facts is None:
-        return f"| {scenario.name} | {scenario.what} | {_words(scenario.expected)} | not run: needs a network namespace | | | | | |\n"
+        reason = "not run: needs a network namespace" if scenario.network else "not run"
+        return f"| {scenario.name} | {scenario.what} | {_words(scenario.expected)} | {reason} | | | | | |\n"
     cells = (
         scenario.name,
         scenario.what,
@@ -108,7 +110,7 @@ def _verdict(judgement: Judgement | None, expected: Expected | None) -> str:
     if judgement is None:
         return ""
     if expected is None:
-        return f"{judgement.verdict} (they cannot show it)"
+        return f"{judgement.verdict} (not to be seen there)"
     return judgement.verdict + ("" if not judgement.missed else f" ✗ ({'; '.join(judgement.missed)})")
 
 

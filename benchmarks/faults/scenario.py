@@ -55,7 +55,7 @@ class Scenario:
     errors: int = 0
     """Requests whose client must expect an error."""
     wrong_text: bool = False
-    """Whether an answer differs from an honest prefill's: what stock vLLM does, and the reason for verifying."""
+    """Whether answers may differ from an honest prefill's: what stock vLLM does, and the reason for verifying."""
     network: bool = False
     """Needs a network namespace of its own."""
     cases: tuple[str, ...] = ("all",)

@@ -97,6 +97,7 @@ SCENARIOS: Final = (
         healthy_by_hand,
         HEALTHY,
         engines=_PAIR,
+        wrong_text=True,
     ),
     Scenario(
         "stock-read-back-expired",
