@@ -29,7 +29,7 @@ Run on {date} with {versions}, Python {python}, {cores}.
 * **Expected** was written down before the run; **all logs** and **engine logs only** are what `kvdiag classify` concludes
   from everything, and from what a stock deployment has at hand.
 * **Metrics**: what `kvdiag_turns_total` counted beside turns that went well.
-* **Alert**: the alerts that fire when these shares of turns last (see docs/alerts or the rules file); each scenario here is
+* **Alert**: the alerts that fire when these shares of turns last (dashboards/kvdiag.rules.yaml); each scenario here is
   a handful of turns, below the alerts' traffic floor.
 * **Text**: answers equal to those of an honest prefill, out of all that were answered. The model's weights are random and so is
   its text: encoded again for the next prompt, it rarely gives the tokens that were generated. Stock vLLM compares token
