@@ -42,6 +42,8 @@ bench: setup
 compat: setup
 	$(BIN)/python scripts/compat.py run
 
-# Provoke every fault on the real pair and compare what is said of it: most of an hour. Needs root and iproute2.
+# The wide end-to-end tests, then every fault on the real pair and what is said of it: most of an hour, as root.
 faults: setup
-	$(BIN)/python -m benchmarks.faults
+	$(BIN)/pytest tests/e2e/wide
+	$(BIN)/python -m benchmarks.faults run
+	$(BIN)/python -m benchmarks.faults judge --page docs/faults.md
