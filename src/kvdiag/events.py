@@ -56,7 +56,7 @@ class TurnRecord(msgspec.Struct, kw_only=True, tag_field="schema", tag=TURN_SCHE
     """When the turn ended."""
     request_id: str
     conversation: str | None
-    """Keyed hash, or None where the client sent nothing that identifies a conversation."""
+    """Keyed hash; a new one for each request where nothing links it to earlier ones."""
     turn: int
     model: str | None = None
     stream: bool = False
