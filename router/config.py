@@ -8,7 +8,7 @@ import re
 import tomllib
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import yaml
@@ -26,7 +26,8 @@ ENVIRONMENT: Final = "KVDIAG_ROUTER__"
 _TABLE: Final = re.compile(r"\s*\[([\w.]+)\]")
 
 Tree = dict[str, Any]
-Place = "Callable[[tuple[str, ...]], str]"
+Place: TypeAlias = "Callable[[tuple[str, ...]], str]"
+"""Tells where the setting with these keys was given."""
 
 
 def load(path: Path | None, environment: Mapping[str, str], flags: Tree) -> Settings:
@@ -48,7 +49,7 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Tree) -> Sett
     return settings
 
 
-def _read(path: Path) -> tuple[Tree, Callable[[tuple[str, ...]], str]]:
+def _read(path: Path) -> tuple[Tree, Place]:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -99,9 +100,7 @@ def _from_environment(environment: Mapping[str, str]) -> Tree:
     return tree
 
 
-def _checked(
-    tree: Tree, kind: type[Any], place: Callable[[tuple[str, ...]], str], *, strict: bool, above: tuple[str, ...] = ()
-) -> Tree:
+def _checked(tree: Tree, kind: type[Any], place: Place, *, strict: bool, above: tuple[str, ...] = ()) -> Tree:
     """Return the tree with every value converted to its setting's type."""
     types = typing.get_type_hints(kind, include_extras=True)
     checked: Tree = {}
@@ -118,9 +117,7 @@ def _checked(
     return checked
 
 
-def _converted(
-    value: object, kind: object, keys: tuple[str, ...], place: Callable[[tuple[str, ...]], str], *, strict: bool
-) -> object:
+def _converted(value: object, kind: object, keys: tuple[str, ...], place: Place, *, strict: bool) -> object:
     if not strict and kind == tuple[str, ...] and isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
