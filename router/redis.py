@@ -43,7 +43,13 @@ class RedisStore:
         self._timeout_s = timeout_s
         self._on_up = on_up
         self._link: _Link | None = None
+        self._tried = asyncio.Event()
+        self._trouble: str | None = None
         self._task = asyncio.get_running_loop().create_task(self._stay_connected())
+
+    async def ready(self) -> None:
+        """Wait for the first attempt to connect: a replica that serves before it would know no conversation."""
+        await self._tried.wait()
 
     async def claim(self, key: bytes) -> Entry | None:
         """Take the entry and leave `CLAIMED`: one command, so that of two replicas one gets it."""
@@ -82,18 +88,31 @@ class RedisStore:
             try:
                 link = await self._server.connect(self._timeout_s)
             except (OSError, TimeoutError, hiredis.ReplyError) as error:
-                log.warning("handle store: %s; serving without reuse", error or "timed out")
+                self._say(str(error) or "timed out")
                 self._on_up(0)
+                self._tried.set()
             else:
                 pause = BACKOFF_S[0]
                 self._link = link
+                self._say(None)
                 self._on_up(1)
+                self._tried.set()
                 await link.lost.wait()
                 self._link = None
                 self._on_up(0)
-                log.warning("handle store: connection lost; serving without reuse")
+                self._say("connection lost")
             await asyncio.sleep(pause)
             pause = min(pause * 2, longest)
+
+    def _say(self, trouble: str | None) -> None:
+        """Log a change of state once, not every attempt of an outage."""
+        if (trouble is None) == (self._trouble is None):
+            return
+        self._trouble = trouble
+        if trouble is None:
+            log.info("handle store: connected")
+        else:
+            log.warning("handle store: %s; serving without reuse until it answers", trouble)
 
 
 class Server(msgspec.Struct, frozen=True):

@@ -208,7 +208,7 @@ class Router:
         gc.freeze()  # what is there by now stays: no need to look at it again and again
         gc.set_threshold(*GC_THRESHOLDS)
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        await self.watch.discover()
+        await asyncio.gather(self.watch.discover(), self._store.ready())
         try:
             server = await loop.create_server(self._connection, settings.host, settings.port, backlog=2048)
         except OSError as error:

@@ -52,6 +52,10 @@ class Store(Protocol):
     A write begins when it is called, whether or not what it returns is awaited.
     """
 
+    async def ready(self) -> None:
+        """Return once the store was reached, or was found not to be reachable."""
+        ...
+
     async def claim(self, key: bytes) -> Entry | None:
         """Take the entry and leave `CLAIMED`, as one atomic step."""
         ...
@@ -88,6 +92,9 @@ class MemoryStore:
         self._on_evict = on_evict
         self._entries: OrderedDict[bytes, tuple[Entry, float]] = OrderedDict()
         self._bytes = 0
+
+    async def ready(self) -> None:
+        """Nothing to wait for."""
 
     async def claim(self, key: bytes) -> Entry | None:
         """Take the entry and leave `CLAIMED`; nothing else runs in between."""

@@ -82,9 +82,8 @@ ENTRY = Entry(turn=3, conversation="abc", state="issued", handle=b'{"a":1}', con
 
 def test_an_entry_is_claimed_by_exactly_one_of_many(server: RedisServer) -> None:
     async def scenario() -> None:
-        ups = [Up(), Up()]
-        stores = [RedisStore(server.url, ttl_s=60, timeout_s=0.25, on_up=up) for up in ups]
-        await until(lambda: all(up.now for up in ups))
+        stores = [RedisStore(server.url, ttl_s=60, timeout_s=0.25, on_up=Up()) for _ in range(2)]
+        await asyncio.gather(*(store.ready() for store in stores))
         kept = stores[0].put(b"k", ENTRY)
         assert kept is not None
         await kept
@@ -103,9 +102,8 @@ def test_an_entry_is_claimed_by_exactly_one_of_many(server: RedisServer) -> None
 
 def test_entries_expire_and_strangers_values_are_ignored(server: RedisServer) -> None:
     async def scenario() -> None:
-        up = Up()
-        store = RedisStore(server.url, ttl_s=1, timeout_s=0.25, on_up=up)
-        await until(lambda: bool(up.now))
+        store = RedisStore(server.url, ttl_s=1, timeout_s=0.25, on_up=Up())
+        await store.ready()
         link = await Server.parse(server.url).connect(0.25)
         await link.send(b"SET", b"kvdiag:handle:1:odd", b"not msgpack")
         assert await store.claim(b"odd") is None
@@ -141,7 +139,7 @@ def test_replicas_alternate_turns_of_one_conversation_and_a_new_one_goes_on(serv
         async with running(change=lambda s: shared(server, s)) as one:
             here = dataclasses.replace(one.router.settings, prefill=(one.prefill.url,), decode=(one.decode.url,))
             async with running(change=lambda _: here) as two:
-                await until(lambda: one.sample("kvdiag_router_store_up") == two.sample("kvdiag_router_store_up") == 1)
+                assert one.sample("kvdiag_router_store_up") == two.sample("kvdiag_router_store_up") == 1
                 history = ["hi"]
                 for stack in (one, two, one, two):
                     assert (await stack.chat(*history, stream=True)).status == 200
@@ -149,7 +147,6 @@ def test_replicas_alternate_turns_of_one_conversation_and_a_new_one_goes_on(serv
                 seen = [(r.lookup, r.turn) for r in (one.records[0], two.records[0], one.records[1], two.records[1])]
                 assert seen == [("first_turn", 1), ("hit", 2), ("hit", 3), ("hit", 4)]
             async with running(change=lambda _: here) as fresh:
-                await until(lambda: fresh.sample("kvdiag_router_store_up") == 1)
                 await fresh.chat(*history)
                 assert (fresh.records[0].lookup, fresh.records[0].turn) == ("hit", 5)
 
@@ -160,7 +157,6 @@ def test_replicas_alternate_turns_of_one_conversation_and_a_new_one_goes_on(serv
 def test_serving_goes_on_without_the_server_and_reuse_comes_back(server: RedisServer, fault: str) -> None:
     async def scenario() -> None:
         async with running(change=lambda s: shared(server, s)) as stack:
-            await until(lambda: stack.sample("kvdiag_router_store_up") == 1)
             await stack.chat("hi")
             server.kill() if fault == "kill" else server.freeze(on=True)
             assert (await stack.chat("hi", "Hello there", "more")).status == 200
@@ -173,3 +169,22 @@ def test_serving_goes_on_without_the_server_and_reuse_comes_back(server: RedisSe
             assert stack.records[3].lookup == "hit"
 
     run(scenario())
+
+
+def test_an_outage_and_its_end_are_logged_once_each(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        server.kill()
+        up = Up()
+        store = RedisStore(server.url, ttl_s=60, timeout_s=0.25, on_up=up)
+        await store.ready()
+        await asyncio.sleep(0.5)
+        server.start()
+        await until(lambda: bool(up.now))
+        await store.close()
+
+    with caplog.at_level("INFO", "kvdiag.router"):
+        run(scenario())
+    lines = [record.message for record in caplog.records if record.message.startswith("handle store")]
+    assert len(lines) == 2
+    assert "serving without reuse" in lines[0]
+    assert lines[1] == "handle store: connected"

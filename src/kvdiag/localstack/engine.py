@@ -54,7 +54,7 @@ def engine_service(name: str, role: Role, model: Path, folder: Path, options: En
     port = free_port()
     return Service(
         name=name,
-        command=[sys.executable, "-m", "vllm.entrypoints.openai.api_server", *_arguments(model, port, options)]
+        command=[sys.executable, "-m", "kvdiag.localstack.server", *_arguments(model, port, options)]
         + (_kv_arguments(role, folder / f"{name}-events.jsonl", options) if options.connector else []),
         log=folder / f"{name}.log",
         port=port,

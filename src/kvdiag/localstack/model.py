@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-RECIPE: Final = 1
+RECIPE: Final = 2
 """Goes up when the recipe below changes, so that a cached model of an older recipe is not taken."""
 
 SEED: Final = 20261012
@@ -33,18 +33,15 @@ _CHAT_TEMPLATE: Final = (
 )
 
 
-class ModelSize(dict[str, int]):
-    """Qwen3 configuration values that set how much a prefill costs."""
-
-
-TINY: Final = ModelSize(
-    num_hidden_layers=4,
-    hidden_size=256,
-    intermediate_size=512,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=64,
-)
+TINY: Final = {
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
+"""Qwen3 configuration values that set how much a prefill costs."""
 
 
 def ensure_model(directory: Path) -> Path:
@@ -74,12 +71,11 @@ def _build(target: Path) -> None:
 
 
 def _corpus() -> Iterator[str]:
-    """Yield text to train the tokenizer on: words of this module and numbers, enough for short merges."""
-    source = Path(__file__).read_text(encoding="utf-8")
-    yield from source.splitlines()
-    yield from (
-        f"step {number}: read the file, edit the line, run the test, report the result" for number in range(500)
-    )
+    """Yield text to train the tokenizer on: an agent's words and numbers, enough for short merges."""
+    for number in range(500):
+        yield f"step {number}: read the file, edit the line, run the test, report the result"
+        yield f"def answer_{number}(self, value: int) -> str: return self.lines[value + {number}].strip()"
+        yield f"the error at line {number} was mended; what should be changed next, and why did the test fail?"
 
 
 def _write_tokenizer(folder: Path) -> None:
@@ -106,7 +102,7 @@ def _write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
-def _write_weights(folder: Path, size: ModelSize) -> None:
+def _write_weights(folder: Path, size: dict[str, int]) -> None:
     import torch  # noqa: PLC0415 - the cpu extra
     from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: PLC0415
 
