@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import runpy
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 PROGRESS_DELAY_US: Final = 1000
 
@@ -21,7 +21,7 @@ class AgentConfig(Protocol):
 
 def rest_between_polls() -> None:
     """Let the progress thread of every agent made from now on sleep between two looks."""
-    bindings = importlib.import_module("nixl_cu12._bindings")
+    bindings: Any = importlib.import_module("nixl_cu12._bindings")
     make = bindings.nixlAgent
 
     def rested(name: str, config: AgentConfig) -> object:
