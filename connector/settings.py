@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kvdiag.errors import InputError
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from kvdiag.events import Role
 
 _ROLES: dict[str, Role] = {"kv_producer": "prefill", "kv_consumer": "decode"}
+KEYS: Final = {
+    "kvdiag_event_log": "file for events (`kvdiag.kv/1`, JSONL), rotated at 64 MiB; none by default (or `KVDIAG_EVENT_LOG`)",
+    "kvdiag_verify": "whether the prompt is compared with the tokens that decode holds; true by default",
+    "kvdiag_traces": "whether spans go where vLLM's `--otlp-traces-endpoint` points; true by default",
+}
+"""What kvdiag reads from `kv_connector_extra_config`, and what each key does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class Settings:
         kv_transfer_config = vllm_config.kv_transfer_config
         endpoint = vllm_config.observability_config.otlp_traces_endpoint
         extra: Mapping[str, Any] = kv_transfer_config.kv_connector_extra_config or {}
+        _check_names(extra)
         return cls(
             role=_ROLES.get(kv_transfer_config.kv_role),
             engine_id=str(kv_transfer_config.engine_id),
@@ -51,6 +58,13 @@ class Settings:
             event_log=_path(extra),
             traces_endpoint=endpoint if _switch(extra, "kvdiag_traces") else None,
         )
+
+
+def _check_names(extra: Mapping[str, Any]) -> None:
+    """Refuse a key that nobody reads: its owner would believe that it does something."""
+    for key in extra:
+        if str(key).startswith("kvdiag_") and key not in KEYS:
+            raise InputError(f"kv_connector_extra_config {key} is not a setting; known: {', '.join(KEYS)}")
 
 
 def _switch(extra: Mapping[str, Any], key: str) -> bool:

@@ -18,7 +18,9 @@ class Limits:
     """What one client may take. Sizes are bytes, times seconds."""
 
     head: int = 64 << 10
+    """Request line and headers."""
     body: int = 64 << 20
+    """Request body."""
     head_s: float = 10.0
     """From the first byte of a request to the end of its head."""
     body_s: float = 60.0
@@ -28,6 +30,7 @@ class Limits:
     drain_s: float = 120.0
     """How long a client may leave an answer unread while the router waits to write more."""
     connections: int = 10_000
+    """Client connections at once."""
 
 
 @dataclass(slots=True)

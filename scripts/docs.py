@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Write docs/cli.md, docs/causes.md and docs/report.schema.json from the code; with --check, fail when one of them is stale."""
+"""Write the generated pages of docs/ from the code; with --check, fail when one of them is stale."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import inspect
+import itertools
 import json
 import sys
+import textwrap
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +19,14 @@ import msgspec
 
 from kvdiag.causes import CAUSES, Cause
 from kvdiag.cli import VERBS, cli
+from kvdiag.connector.settings import KEYS
 from kvdiag.diagnosis.patterns import PATTERNS
 from kvdiag.diagnosis.report import Report
 from kvdiag.diagnosis.rules import RULES
 from kvdiag.doctor import CHECKS
 from kvdiag.errors import ExitCode
+from kvdiag.router.config import ENVIRONMENT
+from kvdiag.router.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -62,6 +70,16 @@ def causes_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def configuration_page() -> str:
+    """Return everything that can be set outside the command line: the router's settings, the connector's keys, variables."""
+    lines = [GENERATED, "", "# Configuration", "", _ABOUT_CONFIGURATION, "", "## Router", "", _ABOUT_ROUTER, ""]
+    lines += _table(("Setting", "Default", "Meaning"), _settings(Settings))
+    lines += ["", "## Connector", "", _ABOUT_CONNECTOR, ""]
+    lines += _table(("Key", "Meaning"), ((f"`{key}`", meaning) for key, meaning in KEYS.items()))
+    lines += ["", "## Environment", "", *_table(("Variable", "Read by", "Meaning"), _variables())]
+    return "\n".join(lines) + "\n"
+
+
 def report_schema() -> str:
     """Return the JSON schema of the report that `kvdiag classify --format json` prints."""
     return json.dumps(msgspec.json.schema(Report), indent=2) + "\n"
@@ -77,7 +95,30 @@ _ABOUT_RULES = (
 )
 _ABOUT_MESSAGES = "What the readers recognise. Model output that quotes such a line is not taken for one."
 
-PAGES = {"cli.md": cli_page, "causes.md": causes_page, "report.schema.json": report_schema}
+_ABOUT_CONFIGURATION = "Options of the command line are in [cli.md](cli.md)."
+_ABOUT_ROUTER = (
+    "In a TOML or YAML file (`kvdiag router --config FILE`; `--check` reads it and stops), where `a.b` is key `b` of table `a`. "
+    f"In the environment `{ENVIRONMENT}A__B`. Most have a flag. Flags win over the environment, that over the file. Names that "
+    "end in `_s` are seconds; sizes are bytes."
+)
+_ABOUT_CONNECTOR = (
+    "In `kv_connector_extra_config` of vLLM's `--kv-transfer-config`, beside upstream's own keys "
+    "([connector.md](connector.md)). Any other key that begins with `kvdiag_` is refused at start."
+)
+_VARIABLES = {
+    "KVDIAG_EVENT_LOG": ("connector", "the event log, where `kvdiag_event_log` is not set"),
+    "VLLM_PLUGINS": ("vLLM", "a list without `kvdiag_streaming` turns handles in streamed answers off"),
+    "NO_COLOR": ("CLI", "any value: no colours"),
+    "KVDIAG_DEBUG": ("CLI", "any value: a crash shows its traceback"),
+    "XDG_CACHE_HOME": ("local stack", "where the tiny model is kept; `~/.cache` by default"),
+}
+
+PAGES = {
+    "cli.md": cli_page,
+    "causes.md": causes_page,
+    "configuration.md": configuration_page,
+    "report.schema.json": report_schema,
+}
 
 
 def _verbs() -> list[str]:
@@ -123,6 +164,39 @@ def _cause(cause: Cause) -> Iterator[str]:
     if rules:
         yield from ("", f"Rules: {_codes(rules)}.")
     yield from ("", f"Runbook: [{cause.name}](../runbooks/{cause.name}.md), or `kvdiag runbook {cause.name}`.")
+
+
+def _settings(kind: type, above: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield each setting of a dataclass and of those inside it; what one means is the string below it in the source."""
+    meanings, types = _meanings(kind), typing.get_type_hints(kind)
+    for setting in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(types[setting.name]):
+            yield from _settings(types[setting.name], f"{above}{setting.name}.")
+        else:
+            yield f"`{above}{setting.name}`", f"`{_value(setting.default)}`", meanings.get(setting.name, "")
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    body = typing.cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]).body
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+def _value(default: object) -> str:
+    return "none" if default is None else json.dumps(default).strip('"')
+
+
+def _variables() -> Iterator[tuple[str, str, str]]:
+    for verb in VERBS:
+        for param in getattr(cli.get_command(click.Context(cli), verb), "params", ()):
+            if isinstance(param, click.Option) and param.envvar:
+                yield f"`{param.envvar}`", f"`kvdiag {verb}`", f"the same as `{param.opts[0]}`"
+    for name, (reader, meaning) in _VARIABLES.items():
+        yield f"`{name}`", reader, meaning
 
 
 def _exit_codes() -> Iterable[tuple[str, str]]:

@@ -61,6 +61,7 @@ def test_spans_follow_vllms_endpoint_unless_turned_off() -> None:
         ({"kvdiag_verify": "no"}, "kvdiag_verify"),
         ({"kvdiag_traces": 1}, "kvdiag_traces"),
         ({"kvdiag_event_log": 7}, "kvdiag_event_log"),
+        ({"kvdiag_event_logs": "x"}, "kvdiag_event_logs is not a setting"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(extra: dict[str, Any], named: str) -> None:
