@@ -41,6 +41,7 @@ class Reporter:
             tokens=outcome.remote,
             local_tokens=outcome.local,
             prompt_tokens=turn.prompt,
+            queue_s=turn.queue_s,
             lost_tokens=0 if outcome.lost_to else outcome.lost,
             position=position,
         )

@@ -88,6 +88,7 @@ class SchedulerSide:
             context=context.parse(context.TurnContext, params) or context.TurnContext(),
             prompt=request.num_prompt_tokens,
             handle=handle,
+            arrived_at=self._clock(),
         )
 
     # The scheduler asks what can be had from elsewhere, possibly often, then admits the request.
@@ -121,8 +122,10 @@ class SchedulerSide:
         if turn is None or turn.outcome is not None:
             return
         turn.outcome = judge(turn, external)
+        now = self._clock()
+        turn.queue_s = now - turn.arrived_at
         if external > 0:
-            turn.claimed_at = self._clock()
+            turn.claimed_at = now
         if turn.role == "prefill" or turn.handle is not None:
             self._report.match(turn)
         if turn.role == "prefill":

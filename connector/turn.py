@@ -68,6 +68,9 @@ class Turn:
     local: int = 0
     outcome: Outcome | None = None
     """None until the scheduler has admitted the request."""
+    arrived_at: float = 0.0
+    queue_s: float | None = None
+    """From its arrival until it was admitted."""
     claimed_at: float | None = None
     wait_s: float | None = None
     handshake_s: float | None = None
@@ -102,6 +105,7 @@ class Turn:
             "local_tokens": self.outcome.local,
             "remote_tokens": self.outcome.remote,
             "lost_tokens": self.outcome.lost,
+            "queue_s": self.queue_s,
             "wait_s": self.wait_s,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from kvdiag.router.answers import take_handle
@@ -32,6 +33,7 @@ async def decode(services: Services, state: TurnState, prefilled: Prefilled, com
         EngineError: no engine could serve it, or the answer broke off after its first byte.
 
     """
+    state.decode_called_at = time.perf_counter()
     avoid: set[str] = set()
     prefer = state.claim.entry.decode if state.claim.entry is not None else None
     for attempt in range(ATTEMPTS):
@@ -100,12 +102,14 @@ async def _stream(
     finally:
         if relay.first_at is not None:
             state.ttft_s = round(relay.first_at - state.request.received_at, 6)
+            state.answered(relay.first_at)
             if prefilled.at is not None:
                 state.handoff_s = round(relay.first_at - prefilled.at, 6)
 
 
 async def _whole(exchange: Exchange, services: Services, state: TurnState, commit: Commit, reply: Reply | None) -> None:
     body = await exchange.body(services.settings.deadlines.answer_s)
+    state.answered(time.perf_counter())
     cleaned, handle = take_handle(body)
     if reply is not None:
         reply.read_answer(body)

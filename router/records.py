@@ -38,6 +38,9 @@ def record_of(state: TurnState) -> TurnRecord:
         remote_tokens=outcome.remote_tokens,
         computed_tokens=_computed(state),
         lost_tokens=outcome.lost_tokens,
+        router_s=_rounded(_router_s(state)),
+        queue_s=_rounded(outcome.queue_s),
+        read_s=_rounded(outcome.wait_s),
         prefill_s=state.prefill_s,
         ttft_s=state.ttft_s,
         total_s=_rounded(time.perf_counter() - state.request.received_at),
@@ -76,6 +79,16 @@ def _drained_slowly(state: TurnState) -> bool:
         time.perf_counter() - state.request.received_at - (state.ttft_s or 0.0),
     )
     return waited >= SLOW_CLIENT_S and waited > answering / 2
+
+
+def _router_s(state: TurnState) -> float | None:
+    """Return what the two calls leave of the time until the answer went out; None where none did."""
+    if state.decode_s is None:
+        return None
+    until = state.ttft_s
+    if until is None:
+        until = time.perf_counter() - state.request.received_at
+    return max(0.0, until - state.decode_s - (state.prefill_s or 0.0))
 
 
 def _computed(state: TurnState) -> int | None:

@@ -75,6 +75,10 @@ class TurnState:
     decode: str | None = None
     prefill_s: float | None = None
     handoff_s: float | None = None
+    decode_called_at: float | None = None
+    """By `time.perf_counter`; None without a decode call."""
+    decode_s: float | None = None
+    """From the decode call to the first byte of its answer, or to the end of one that is not streamed."""
     ttft_s: float | None = None
     outcome: TurnOutcome = field(default_factory=lambda: TurnOutcome(cause="unexplained"))
 
@@ -82,6 +86,11 @@ class TurnState:
     def answer_headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Headers of every answer."""
         return ((b"x-request-id", self.request_id.encode()),)
+
+    def answered(self, at: float) -> None:
+        """Take down when decode's answer was there: its first byte, or all of one that is not streamed."""
+        if self.decode_called_at is not None:
+            self.decode_s = at - self.decode_called_at
 
     def context(self) -> TurnContext:
         """Return what the connectors are told."""

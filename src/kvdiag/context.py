@@ -43,6 +43,8 @@ class TurnOutcome(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="v
     local_tokens: int | None = None
     remote_tokens: int | None = None
     lost_tokens: int | None = None
+    queue_s: float | None = None
+    """From the request's arrival in the engine until the scheduler admitted it."""
     wait_s: float | None = None
     """From claiming the remote tokens until they had arrived."""
 

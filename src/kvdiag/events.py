@@ -73,6 +73,12 @@ class TurnRecord(msgspec.Struct, kw_only=True, tag_field="schema", tag=TURN_SCHE
     computed_tokens: int | None = None
     lost_tokens: int | None = None
     """Held on decode, recomputed all the same."""
+    router_s: float | None = None
+    """In the router itself, until the first byte of the answer (all of it, where that was not streamed) went out."""
+    queue_s: float | None = None
+    """Part of `prefill_s`: until prefill's scheduler admitted the request."""
+    read_s: float | None = None
+    """Part of `prefill_s`: from claiming decode's tokens until they had arrived."""
     prefill_s: float | None = None
     ttft_s: float | None = None
     total_s: float | None = None
@@ -111,6 +117,8 @@ class KvEvent(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="schem
     """Held by the other engine, computed all the same; each lost token is reported once, with the cause that lost it."""
     position: int | None = None
     """Up to where the prompt was proven to equal the tokens that decode holds."""
+    queue_s: float | None = None
+    """From the request's arrival in the engine until the scheduler admitted it."""
     wait_s: float | None = None
     """From claiming the remote tokens until they had arrived."""
     handshake_s: float | None = None

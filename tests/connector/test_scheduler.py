@@ -186,6 +186,17 @@ def test_two_failed_transfers_in_a_row_put_an_engine_out_of_reach(
     assert bool(external) is reads
 
 
+def test_the_wait_for_the_scheduler_is_told_to_log_and_router(prefill: Bench) -> None:
+    request = FakeRequest("turn", handle_params(), GOES_ON)
+    prefill.side.admit(request)
+    prefill.clock[0] += 3
+    prefill.side.admitted(request, prefill.ask(request))
+    (event,) = prefill.events("match")
+    params: dict[str, Any] = {}
+    prefill.side.finished(request, [[1]], params, list, Salt)
+    assert (event["queue_s"], params["kvdiag"]["queue_s"]) == (3, 3)
+
+
 def test_a_read_that_arrived_is_reported_over_all_ranks(prefill: Bench) -> None:
     prefill.admit(handle_params(), GOES_ON)
     prefill.items()

@@ -163,6 +163,21 @@ def test_turns_are_logged_without_prompts_or_ids(tmp_path: Path) -> None:
     assert "secret" not in text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_turn_tells_what_the_router_itself_took(*, stream: bool) -> None:
+    async def scenario() -> None:
+        async with running() as stack:
+            await stack.chat("hello", stream=stream)
+            (record,) = stack.records
+            assert record.router_s is not None
+            assert record.prefill_s is not None
+            until = record.ttft_s if stream else record.total_s
+            assert until is not None
+            assert 0 <= record.router_s < until - record.prefill_s
+
+    run(scenario())
+
+
 def test_a_full_disk_costs_records_and_nothing_else(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(change=lambda s: dataclasses.replace(s, turn_log=tmp_path)) as stack:
