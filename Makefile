@@ -33,10 +33,10 @@ docs: setup
 
 # Measure: log scanning, connector hooks, router. Every script says what it compares; see --help of each.
 bench: setup
-	$(BIN)/python benchmarks/classify/generate.py .bench.log 300
-	$(BIN)/python benchmarks/classify/measure.py .bench.log; rm -f .bench.log
-	$(BIN)/python benchmarks/connector/hooks.py
-	$(BIN)/python benchmarks/router/compare.py
+	$(BIN)/python -m benchmarks.classify.generate .bench.log 300
+	$(BIN)/python -m benchmarks.classify.measure .bench.log; rm -f .bench.log
+	$(BIN)/python -m benchmarks.connector.hooks
+	$(BIN)/python -m benchmarks.router.compare
 
 # Run the connector's end-to-end core on every vLLM that has a CPU build: some GB and some minutes each.
 compat: setup

@@ -1,6 +1,6 @@
 """Time `kvdiag classify` against tools that only count the same needles: paired runs, ratios, peak memory.
 
-usage: measure.py FILE... [--pairs 5] [--jobs N]
+usage: python -m benchmarks.classify.measure FILE... [--pairs 5] [--jobs N]
 
 Each pair runs the rival and kvdiag one after the other on the same files (page cache warm), so that what else the
 machine does hits both. Prints wall-clock and processor time, MB/s, and the median ratio with its range.
@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
+
+from benchmarks import pairs
 
 from kvdiag.diagnosis.patterns import PATTERNS
 
@@ -60,9 +61,10 @@ def rivals(files: list[str], needles: str) -> dict[str, list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=pairs.ENOUGH_PAIRS)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
+    print(f"machine: {pairs.machine()}\nversions: {pairs.versions('kvdiag', 'hyperscan', 'msgspec')}")
     size = sum(Path(name).stat().st_size for name in options.files) / 1e6
     ours = [sys.executable, "-m", "kvdiag", "classify", *options.files, "--format", "json", "--jobs", str(options.jobs)]
     run(ours)
@@ -76,14 +78,14 @@ def main() -> None:
             report(name, [(run(command), run(ours)) for _ in range(options.pairs)], size)
 
 
-def report(name: str, pairs: list[tuple[Run, Run]], size: float) -> None:
+def report(name: str, runs: list[tuple[Run, Run]], size: float) -> None:
     for unit in ("wall", "cpu"):
-        theirs = [getattr(rival, unit) for rival, _ in pairs]
-        ours = [getattr(mine, unit) for _, mine in pairs]
-        ratios = sorted(mine / max(rival, 1e-9) for mine, rival in zip(ours, theirs, strict=True))
+        theirs = [getattr(rival, unit) for rival, _ in runs]
+        ours = [getattr(mine, unit) for _, mine in runs]
         print(
-            f"{name:9} {unit:4}: rival {size / median(theirs):6.0f} MB/s, kvdiag {size / median(ours):6.0f} MB/s, "
-            f"ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}, {len(pairs)} pairs)"
+            f"{name:9} {unit:4}: rival {pairs.spread(size / max(took, 1e-9) for took in theirs)} MB/s, "
+            f"kvdiag {pairs.spread(size / took for took in ours)} MB/s, "
+            f"ratio {pairs.ratio(ours, theirs)}, {len(runs)} pairs"
         )
 
 

@@ -1,6 +1,6 @@
 """What the connector's own code costs: microseconds per request and hook, milliseconds per digest.
 
-    python benchmarks/connector/hooks.py [--json]
+    python -m benchmarks.connector.hooks [--json]
 
 No vLLM needed. Targets: hooks below 20 us a request (digest aside), digest below 1 ms for 32k tokens.
 """

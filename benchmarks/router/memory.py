@@ -1,6 +1,6 @@
 """Watch the router's memory over many turns of many live conversations.
 
-python benchmarks/router/memory.py --conversations 20000 --turns 100000
+python -m benchmarks.router.memory --conversations 20000 --turns 100000
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compare import HERE, Bench, get
+from benchmarks.router.compare import HERE, Bench, get
 
 ROUND_S = 5.0
 
