@@ -18,14 +18,18 @@ from kvdiag.connector.tracing import EventSpans
 from kvdiag.errors import KvdiagError
 from kvdiag.exporters.jsonl import JsonlSink
 from kvdiag.exporters.prometheus import Metrics
+from kvdiag.exporters.push import push_from
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kvdiag.exporters.readings import MetricPush
 
 _log = logging.getLogger("vllm.kvdiag.connector")
 _families: dict[tuple[str, ...], Metrics] = {}
 """By label names: vLLM may build its loggers twice in a process, a registry takes a family once."""
 _sinks: dict[Path, JsonlSink] = {}
+_pushes: dict[str, MetricPush] = {}
 
 
 class InstrumentedPromMetrics(NixlPromMetrics):  # type: ignore[misc]  # vLLM ships no types
@@ -47,6 +51,7 @@ class InstrumentedPromMetrics(NixlPromMetrics):  # type: ignore[misc]  # vLLM sh
             recorder = EngineRecorder(metrics, settings, _sink(settings.event_log, metrics), _spans(settings, metrics))
             recorder.introduce(str(vllm_config.cache_config.block_size), vllm_version, upstream.nixl_version())
             self._recorders[engine] = recorder
+            _push(settings, metrics)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Record one step's stats."""
@@ -77,6 +82,23 @@ def _sink(path: Path | None, metrics: Metrics) -> JsonlSink | None:
         _sinks[path] = JsonlSink(path, on_drop=dropped.inc)
         atexit.register(_sinks[path].close)
     return _sinks[path]
+
+
+def _push(settings: Settings, metrics: Metrics) -> None:
+    """Send kvdiag's families by OTLP too where that is asked for: once a process, from a thread of the API server."""
+    if settings.metrics_endpoint is None or settings.metrics_endpoint in _pushes:
+        return
+    dropped = metrics.counter("kvdiag_dropped_events_total", "otlp")
+    try:
+        pushing = push_from(
+            settings.metrics_endpoint, f"kvdiag-{settings.role or 'both'}", metrics, on_drop=dropped.inc
+        )
+    except KvdiagError as error:
+        _log.warning("kvdiag: no metrics by OTLP: %s", error)
+        return
+    if pushing is not None:
+        _pushes[settings.metrics_endpoint] = pushing
+        atexit.register(pushing.close)
 
 
 def _spans(settings: Settings, metrics: Metrics) -> EventSpans | None:

@@ -18,6 +18,8 @@ _ROLES: dict[str, Role] = {"kv_producer": "prefill", "kv_consumer": "decode"}
 KEYS: Final = {
     "kvdiag_event_log": "file for events (`kvdiag.kv/1`, JSONL), rotated at 64 MiB; none by default (or `KVDIAG_EVENT_LOG`)",
     "kvdiag_verify": "whether the prompt is compared with the tokens that decode holds; true by default",
+    "kvdiag_otlp_metrics": "where kvdiag's own metrics are pushed to, beside vLLM's `/metrics`: `http://HOST:4318` or "
+    "`grpc://HOST:4317`; nowhere by default",
     "kvdiag_traces": "whether spans go where vLLM's `--otlp-traces-endpoint` points; true by default",
 }
 """What kvdiag reads from `kv_connector_extra_config`, and what each key does."""
@@ -39,6 +41,8 @@ class Settings:
     event_log: Path | None
     traces_endpoint: str | None
     """Where vLLM itself sends traces to; None turns spans off."""
+    metrics_endpoint: str | None = None
+    """Where kvdiag's metrics are pushed to, beside vLLM's /metrics."""
 
     @classmethod
     def of(cls, vllm_config: Any) -> Settings:  # noqa: ANN401 - vLLM's class, not installed everywhere
@@ -57,6 +61,7 @@ class Settings:
             verify=_switch(extra, "kvdiag_verify"),
             event_log=_path(extra),
             traces_endpoint=endpoint if _switch(extra, "kvdiag_traces") else None,
+            metrics_endpoint=_text(extra, "kvdiag_otlp_metrics", "a URL such as http://HOST:4318"),
         )
 
 
@@ -75,7 +80,12 @@ def _switch(extra: Mapping[str, Any], key: str) -> bool:
 
 
 def _path(extra: Mapping[str, Any]) -> Path | None:
-    value = extra.get("kvdiag_event_log") or os.environ.get("KVDIAG_EVENT_LOG")
-    if value is not None and not isinstance(value, str):
-        raise InputError(f"kv_connector_extra_config kvdiag_event_log is {value!r}; set it to the path of a file")
+    value = _text(extra, "kvdiag_event_log", "the path of a file") or os.environ.get("KVDIAG_EVENT_LOG")
     return Path(value) if value else None
+
+
+def _text(extra: Mapping[str, Any], key: str, what: str) -> str | None:
+    value = extra.get(key)
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"kv_connector_extra_config {key} is {value!r}; set it to {what}")
+    return value or None

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from kvdiag.dashboards.settings import Settings
 
 _LATER: Final = 'turn!="1"'
+GENAI: Final = {
+    "time_to_first_token": "time_to_first_token",
+    "time_per_output_token": "request_time_per_output_token",
+    "request_duration": "e2e_request_latency",
+}
+"""Metrics of a model server in the GenAI semantic conventions, and vLLM's histograms that are the same."""
 
 
 def recordings(settings: Settings) -> dict[str, str]:
@@ -59,15 +65,14 @@ def rule_file(settings: Settings) -> dict[str, Any]:
 
 
 def genai_file() -> dict[str, Any]:
-    """Return rules that give vLLM's TTFT its OpenTelemetry GenAI name; optional, since it doubles those series."""
-    source = "vllm:time_to_first_token_seconds"
-    target = "gen_ai_server_time_to_first_token_seconds"
+    """Return rules that give vLLM's own histograms their GenAI names; optional, since they double those series."""
     rules = [
         {
-            "record": f"{target}_{part}",
-            "expr": f'label_replace({source}_{part}, "gen_ai_request_model", "$1", "model_name", "(.*)")',
+            "record": f"gen_ai_server_{name}_seconds_{part}",
+            "expr": f'label_replace(vllm:{source}_seconds_{part}, "gen_ai_request_model", "$1", "model_name", "(.*)")',
             "labels": {"gen_ai_provider_name": "vllm"},
         }
+        for name, source in GENAI.items()
         for part in ("bucket", "sum", "count")
     ]
     return {"groups": [{"name": "kvdiag-genai", "interval": "30s", "rules": rules}]}

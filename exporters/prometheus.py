@@ -11,7 +11,10 @@ from prometheus_client import Counter, Gauge, Histogram
 from kvdiag.catalogue import METRICS, Emitter, Metric
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric as Family
 
 _Family = TypeVar("_Family", Counter, Gauge, Histogram)
 
@@ -54,6 +57,11 @@ class Metrics:
         if metric.type == "histogram":
             return Histogram(metric.name, metric.help, labels, registry=registry, buckets=metric.buckets)
         return Gauge(metric.name, metric.help, labels, registry=registry, multiprocess_mode=metric.multiprocess_mode)
+
+    def collect(self) -> Iterator[Family]:
+        """Yield these families as they stand, every sibling's children included."""
+        for family in self._families.values():
+            yield from family.collect()
 
     def counter(self, name: str, *labels: str) -> Counter:
         """Return the child of a counter for these label values."""

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import os
+from typing import TYPE_CHECKING, Final, Protocol
 
-from kvdiag.errors import MissingExtraError
+from kvdiag.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric as Family
 
     from kvdiag.exporters.readings import MetricPush
 
-INTERVAL: Final = 30.0
-"""Seconds between two exports."""
+INTERVAL_VARIABLE: Final = "OTEL_METRIC_EXPORT_INTERVAL"
+"""OpenTelemetry's own variable: milliseconds between two exports."""
+INTERVAL_S: Final = 30.0
+
+
+class Source(Protocol):
+    """What is pushed: a prometheus_client registry, or some of its families."""
+
+    def collect(self) -> Iterable[Family]:
+        """Return every family as it stands."""
 
 
 def _ignore() -> None: ...
 
 
+def interval_s() -> float:
+    """Return the seconds between two exports. Raises InputError for a value that is no positive number."""
+    given = os.environ.get(INTERVAL_VARIABLE)
+    if given is None:
+        return INTERVAL_S
+    if not given.isdecimal() or int(given) == 0:
+        raise InputError(f"{INTERVAL_VARIABLE} is {given!r}; set it to milliseconds, such as 30000")
+    return int(given) / 1000
+
+
 def push_from(
     endpoint: str | None,
     service_name: str,
-    registry: CollectorRegistry,
+    source: Source,
     *,
-    interval: float = INTERVAL,
     genai: bool = False,
     on_drop: Callable[[], None] = _ignore,
     attributes: Mapping[str, str] | None = None,
 ) -> MetricPush | None:
-    """Send the registry's metrics to `endpoint` every `interval` seconds, or do nothing where there is none.
+    """Send the source's metrics to `endpoint` every `interval_s()` seconds, or do nothing where there is none.
 
-    The registry is the one that `/metrics` serves: nothing is counted twice. Names are the Prometheus names without
+    The source is what `/metrics` serves: nothing is counted twice. Names are the Prometheus names without
     `_total`; a collector that writes to Prometheus gives them back unchanged. `genai` adds the names of the GenAI
     semantic conventions. `on_drop` is called once for each export that the collector did not take. Raises InputError for
-    an endpoint that cannot be used and MissingExtraError without the `otel` extra.
+    an endpoint or interval that cannot be used and MissingExtraError without the `otel` extra.
     """
     if not endpoint:
         return None
@@ -44,10 +62,10 @@ def push_from(
     except ImportError:
         raise MissingExtraError("metrics by OTLP", "otel") from None
     return readings.MetricPush(
-        registry,
+        source,
         otel.metric_exporter(endpoint),
         otel.resource(service_name, attributes or {}),
-        interval=interval,
+        interval=interval_s(),
         genai=genai,
         on_drop=on_drop,
     )

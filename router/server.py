@@ -15,6 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from kvdiag.errors import InputError
 from kvdiag.exporters.jsonl import JsonlSink
+from kvdiag.exporters.push import push_from
 from kvdiag.exporters.tracing import tracer_from
 from kvdiag.router.answers import error_body
 from kvdiag.router.bodies import APIS, Body, BodyError
@@ -70,6 +71,13 @@ class Router:
         self._turn_log = self._open_turn_log()
         self._tracer = tracer_from(
             settings.otlp_endpoint, "kvdiag-router", on_drop=lambda: self.metrics.dropped("otlp")
+        )
+        self._push = push_from(
+            settings.otlp_metrics_endpoint,
+            "kvdiag-router",
+            self.registry,
+            genai=settings.otlp_genai_names,
+            on_drop=lambda: self.metrics.dropped("otlp"),
         )
         self._store = self._open_store()
         self.services = Services(
@@ -262,6 +270,8 @@ class Router:
             self._turn_log.close()
         if self._tracer is not None:
             self._tracer.close()
+        if self._push is not None:
+            self._push.close()
 
 
 async def serve(settings: Settings) -> None:

@@ -105,6 +105,8 @@ class Settings:
     turn_log_keep: Count = 4
     """Rotated turn logs that are kept."""
     otlp_endpoint: str | None = None
+    otlp_metrics_endpoint: str | None = None
+    otlp_genai_names: bool = False
     """Where spans go: an OTLP collector. Needs the `otel` extra."""
     log_format: Format = "text"
     """`text` or `json`."""

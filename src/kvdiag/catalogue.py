@@ -114,6 +114,14 @@ _TABLE: Final = (
         unit="seconds",
     ),
     Metric(
+        "kvdiag_turn_seconds",
+        "histogram",
+        "Time from request to the end of the answer.",
+        ("router",),
+        buckets=TTFT_BUCKETS,
+        unit="seconds",
+    ),
+    Metric(
         "kvdiag_prefill_seconds",
         "histogram",
         "Time of the prefill call.",

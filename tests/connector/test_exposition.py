@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from tests.exporters.collector import attributes, over_http
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +30,7 @@ def build(tmp_path: Path) -> Callable[[], Any]:
 
     from kvdiag.connector import KvdiagNixlConnector
 
-    extra = {"kvdiag_event_log": str(tmp_path / "events.jsonl")}
+    extra: dict[str, object] = {"kvdiag_event_log": str(tmp_path / "events.jsonl")}
     transfer = SimpleNamespace(kv_role="kv_producer", engine_id="e", kv_connector_extra_config=extra)
     config = SimpleNamespace(
         kv_transfer_config=transfer,
@@ -36,13 +38,36 @@ def build(tmp_path: Path) -> Callable[[], Any]:
         cache_config=SimpleNamespace(block_size=16),
     )
 
-    def make() -> Any:  # noqa: ANN401 - vLLM's
+    def make(**more: object) -> Any:  # noqa: ANN401 - vLLM's
+        extra.update(more)
         unregister_vllm_metrics()
         types = {kind: kind for kind in (Gauge, Counter, Histogram)}
         values: dict[int, list[object]] = {0: ["model", "0"], 1: ["model", "1"]}
         return KvdiagNixlConnector.build_prom_metrics(config, types, ["model_name", "engine"], values)
 
     return make
+
+
+def test_metrics_are_pushed_too_where_that_is_asked_for(
+    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a process and ours alone, however often vLLM builds its loggers; a bad endpoint costs a warning."""
+    from kvdiag.connector import exposition
+
+    monkeypatch.setattr(exposition, "_pushes", {})
+    build(kvdiag_otlp_metrics="no such thing")
+    assert not exposition._pushes
+    with over_http() as collector:
+        build(kvdiag_otlp_metrics=collector.url)
+        build(kvdiag_otlp_metrics=collector.url)
+        (pushing,) = exposition._pushes.values()
+        atexit.unregister(pushing.close)
+        pushing.close()
+        arrived = collector.last_push
+        assert {"kvdiag_matches", "kvdiag_retained_blocks"} <= set(arrived)
+        assert all(name.startswith("kvdiag_") for name in arrived)
+        assert {attributes(p)["engine"] for p in arrived["kvdiag_retained_blocks"].gauge.data_points} == {"0", "1"}
+        assert attributes(collector.metrics[-1].resource)["service.name"] == "kvdiag-prefill"
 
 
 def stats(*items: list[Any]) -> dict[str, Any]:

@@ -50,6 +50,11 @@ def test_the_event_log_comes_from_the_configuration_or_the_environment(monkeypat
     assert Settings.of(config(kvdiag_event_log="/tmp/set")).event_log == Path("/tmp/set")
 
 
+def test_metrics_are_pushed_only_where_an_endpoint_is_named() -> None:
+    assert Settings.of(config()).metrics_endpoint is None
+    assert Settings.of(config(kvdiag_otlp_metrics="http://c:4318")).metrics_endpoint == "http://c:4318"
+
+
 def test_spans_follow_vllms_endpoint_unless_turned_off() -> None:
     assert Settings.of(config(endpoint="http://c:4317")).traces_endpoint == "http://c:4317"
     assert Settings.of(config(endpoint="http://c:4317", kvdiag_traces=False)).traces_endpoint is None

@@ -12,7 +12,7 @@ from kvdiag.exporters import tracing
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-    from tests.exporters.conftest import Collector
+    from tests.exporters.collector import Collector
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

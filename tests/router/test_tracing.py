@@ -47,6 +47,7 @@ def test_a_turn_is_a_server_span_with_a_client_span_for_each_call() -> None:
             assert turn.attributes is not None
             assert turn.attributes["gen_ai.request.model"] == "m"
             assert turn.attributes["kvdiag.kv.cause"] == "first_turn"
+            assert turn.attributes["gen_ai.operation.name"] == "chat"
             assert turn.attributes["gen_ai.usage.input_tokens"] == 40
             for span, engine in ((prefill, stack.prefill), (decode, stack.decode)):
                 assert span.parent is not None

@@ -45,6 +45,7 @@ KVDIAG_ROUTER__PORT, KVDIAG_ROUTER__DEADLINES__REUSE_S and so on. Flags win over
     help="Recognise unnamed conversations by their history.  [default: on]",
 )
 @click.option("--otlp-endpoint", metavar="URL", help="Send spans to http://HOST:4318 or grpc://HOST:4317.")
+@click.option("--otlp-metrics-endpoint", metavar="URL", help="Push metrics there too, beside /metrics.")
 @click.option("--check", is_flag=True, help="Check the settings and stop.")
 def command(
     config: Path | None,
