@@ -1,7 +1,7 @@
 """`python -m kvdiag.localstack.server ARGUMENTS`: vLLM's API server, with a NIXL that leaves the processor to others.
 
 NIXL's Python API sets `pthrDelay = 0` (nixl 1.5.1, `nixl_agent.__init__`): each engine's progress thread polls without
-pause and so keeps one core busy for as long as the engine lives. On a machine with few cores that is what every test waits for.
+pause and so keeps one core busy for as long as the engine lives. On a machine with few cores every test waits for that.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def rest_between_polls() -> None:
     bindings.nixlAgent = rested
 
 
-if __name__ == "__main__":
+if __name__ == "__mp_main__":  # the engine core, where the agent lives: vLLM spawns it, and it loads this module anew
     rest_between_polls()
-    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
+
+if __name__ == "__main__":
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
