@@ -1,6 +1,6 @@
-"""A tiny model whose output depends on every token of its prompt.
+"""Models small enough for one core, whose output depends on every token of the prompt.
 
-`python -m kvdiag.localstack.model DIRECTORY` writes it. vLLM's `--load-format dummy` is no substitute: its
+`python -m kvdiag.localstack.model SIZE DIRECTORY` writes one. vLLM's `--load-format dummy` is no substitute: its
 output does not depend on the prompt, so a test for corrupted KV could never fail.
 """
 
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from kvdiag.errors import MissingExtraError, UnavailableError
 
@@ -33,40 +33,52 @@ _CHAT_TEMPLATE: Final = (
 )
 
 
-TINY: Final = {
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
+Size = Literal["tiny", "small"]
+SIZES: Final[dict[Size, dict[str, int]]] = {
+    "tiny": {
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+    },
+    # 7.3 million parameters, 2 KiB of KV a token: 20,000 tokens take seconds to compute and a fraction of one to move.
+    "small": {
+        "num_hidden_layers": 2,
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+    },
 }
-"""Qwen3 configuration values that set how much a prefill costs."""
+"""Qwen3 configuration values that set how much a prefill costs, and how much there is to move."""
 
 
-def ensure_model(directory: Path) -> Path:
-    """Return the folder of the tiny model below `directory`, building it on first use."""
-    target = directory / f"tiny-{RECIPE}"
+def ensure_model(directory: Path, size: Size = "tiny") -> Path:
+    """Return the folder of the model below `directory`, building it on first use."""
+    target = directory / f"{size}-{RECIPE}"
     if (target / "model.safetensors").exists():
         return target
     done = subprocess.run(
-        [sys.executable, "-m", "kvdiag.localstack.model", target], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "kvdiag.localstack.model", size, target], capture_output=True, text=True, check=False
     )
     if done.returncode == 0:
         return target
     reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
     if "ModuleNotFoundError" in reason:
         raise MissingExtraError("the local stack", "cpu")
-    raise UnavailableError(f"the tiny model could not be built in {target}: {reason}")
+    raise UnavailableError(f"the {size} model could not be built in {target}: {reason}")
 
 
-def _build(target: Path) -> None:
+def _build(size: Size, target: Path) -> None:
     """Write weights, tokenizer and chat template; the folder appears only when it is whole."""
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     _write_tokenizer(partial)
-    _write_weights(partial, TINY)
+    _write_weights(partial, SIZES[size])
     partial.rename(target)
 
 
@@ -132,4 +144,4 @@ def _randomise(name: str, weights: torch.nn.Parameter) -> None:
 
 
 if __name__ == "__main__":
-    _build(Path(sys.argv[1]))
+    _build(cast("Size", sys.argv[1]), Path(sys.argv[2]))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from kvdiag.errors import UnavailableError
 from kvdiag.localstack.engine import EngineOptions, engine_service, require_vllm
-from kvdiag.localstack.model import ensure_model
+from kvdiag.localstack.model import Size, ensure_model
 from kvdiag.localstack.process import HOST, Service, free_port
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ START_TIMEOUT_S: Final = 420.0
 
 
 def model_cache() -> Path:
-    """Return where the tiny model is kept between runs."""
+    """Return where models are kept between runs."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kvdiag"
 
@@ -42,6 +42,7 @@ class StackOptions:
     decode: EngineOptions = field(default_factory=EngineOptions)
     prefills: int = 1
     decodes: int = 1
+    model: Size = "tiny"
     router_arguments: tuple[str, ...] | None = ()
     prometheus: bool = False
 
@@ -96,8 +97,8 @@ class LocalStack:
         self._clean_up.close()
 
     def _start(self, unwind: contextlib.ExitStack) -> None:
-        self._progress("preparing the tiny model")
-        model = ensure_model(model_cache())
+        self._progress(f"preparing the {self.options.model} model")
+        model = ensure_model(model_cache(), self.options.model)
         self.prefills = self._engines("prefill", self.options.prefill, self.options.prefills, model)
         self.decodes = self._engines("decode", self.options.decode, self.options.decodes, model)
         engines = [*self.prefills, *self.decodes]
