@@ -64,11 +64,10 @@ def _read_stream(response: http.client.HTTPResponse, began: float) -> Answer:
     ttft = 0.0
     last: dict[str, Any] | None = None
     for chunk in _events(response):
+        # vLLM sends the first chunk, which names the role, with the first token; its text may be empty.
+        ttft = ttft or time.monotonic() - began
         last = chunk
-        delta = "".join(choice.get("delta", {}).get("content") or "" for choice in chunk.get("choices", ()))
-        if delta and not parts:
-            ttft = time.monotonic() - began
-        parts.append(delta)
+        parts += (choice.get("delta", {}).get("content") or "" for choice in chunk.get("choices", ()))
     return Answer(response.status, "".join(parts), ttft, last)
 
 
