@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES, OUTCOMES
+from kvdiag.diagnosis.averages import averages
 from kvdiag.diagnosis.findings import Tally, ranked
 from kvdiag.diagnosis.inputs import settings, summarise, window
 from kvdiag.diagnosis.judge import judge, outcome
 from kvdiag.diagnosis.latency import Baseline
 from kvdiag.diagnosis.per_turn import row
-from kvdiag.diagnosis.report import NotEvaluated, Report, TurnCounts, Verdict
+from kvdiag.diagnosis.report import Latency, NotEvaluated, Report, TurnCounts, Verdict
 from kvdiag.diagnosis.rules import RULES
+from kvdiag.diagnosis.split import needs
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.casebook import Casebook
@@ -44,6 +46,7 @@ def assemble(book: Casebook, options: Options) -> Report:
         not_evaluated=missing,
         inputs=[summarise(notes) for notes in book.files.values()],
         settings=settings(book),
+        latency=Latency(needs=needs(turn.split for turn in rows), averages=averages(book)),
         per_turn=rows if options.turns else None,
     )
 

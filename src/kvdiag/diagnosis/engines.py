@@ -71,6 +71,8 @@ class EngineLog:
     starts: int = 0
     stopping: bool = False
     """Somebody stopped the process: what its parts say about each other from now on is no fault."""
+    fine: bool = False
+    """Its stamps show fractions of a second."""
     is_vllm: bool = False
     """At least one line came from a vLLM logger."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES, OUTCOMES, Confidence
 from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.split import COARSE_S, router_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -263,6 +264,15 @@ def config_lines(role: str, book: Casebook) -> list[Evidence]:
     return [engine.configs[-1][1] for engine in book.engines if engine.role == role and engine.configs]
 
 
+def _held_by_router(turn: Turn, _book: Casebook) -> Fault | None:
+    """Judge a turn that took seconds in the router itself, by its own clock."""
+    if (router_s(turn) or 0.0) < COARSE_S:
+        return None
+    looked_up = turn.lookup.evidence if turn.lookup is not None else []
+    record = [turn.record_at] if turn.record_at is not None else []
+    return Fault("router_overhead", None, "likely", [*turn.evidence("prefill_done", "routed"), *looked_up, *record])
+
+
 def _aborted(turn: Turn, _book: Casebook) -> Fault | None:
     if not turn.seen("aborted"):
         return None
@@ -282,6 +292,7 @@ _STEPS: Final[tuple[Callable[[Turn, Casebook], Fault | None], ...]] = (
     _harmless,
     _looked_up,
     _slow_event,
+    _held_by_router,
     _aborted,
 )
 """In order of depth: the first step that knows a cause decides."""

@@ -12,13 +12,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis.ids import external_id
-from kvdiag.diagnosis.report import LatencySplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvdiag.diagnosis.turns import Turn
-    from kvdiag.events import KvEvent
 
 _ENOUGH: Final = 5
 _ENOUGH_HITS: Final = 2
@@ -28,16 +26,7 @@ _DEVIATIONS: Final = 6.0
 _FELT_S: Final = 0.5
 _LONG_S: Final = 2.0
 _MANY_BLOCKS: Final = 64
-ROUTER_EXTRA_S: Final = 2.0
-"""Router stamps are whole seconds: less than this may be rounding."""
 _REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold"})
-
-
-def first_token_s(turn: Turn) -> float | None:
-    """Return the turn's time to first token, or that of its prefill where only this is known; seconds."""
-    if turn.record is not None and turn.record.ttft_s is not None:
-        return turn.record.ttft_s
-    return turn.prefill_s
 
 
 def length_class(turn: Turn) -> int:
@@ -62,7 +51,7 @@ class Baseline:
         """Return the baseline of turns, each with its outcome."""
         baseline = cls(limit_s)
         for turn, outcome in turns:
-            seconds = first_token_s(turn)
+            seconds = turn.first_token_s
             if seconds is not None:
                 group = baseline.reused if outcome in _REUSED else baseline.computed
                 group[length_class(turn)].append(seconds)
@@ -73,7 +62,7 @@ class Baseline:
 
     def is_slow(self, turn: Turn, outcome: str | None) -> bool:
         """Tell whether the turn took longer than the limit, or far longer than like turns."""
-        seconds = first_token_s(turn)
+        seconds = turn.first_token_s
         if seconds is None:
             return False
         if self.limit_s is not None:
@@ -87,7 +76,7 @@ class Baseline:
 
     def saved_s(self, turn: Turn) -> float | None:
         """Return how much sooner the turn would have answered with its blocks read back; None where no hit tells."""
-        seconds = first_token_s(turn)
+        seconds = turn.first_token_s
         hits = self._hits_like(length_class(turn))
         if seconds is None or hits is None:
             return None
@@ -105,47 +94,6 @@ class Baseline:
             return self.reused[near[0]]
         every = [value for values in self.reused.values() for value in values]
         return every if len(every) >= _ENOUGH_HITS else None
-
-
-def split(turn: Turn) -> LatencySplit | None:
-    """Return where the time to first token went, as far as record and events tell."""
-    record = turn.record
-    ttft = record.ttft_s if record is not None else None
-    read, handoff = _transfer_s(turn, "decode_to_prefill"), _transfer_s(turn, "prefill_to_decode")
-    if turn.prefill_s is None and ttft is None and read is None and handoff is None:
-        return None
-    compute = None if turn.prefill_s is None else max(turn.prefill_s - (read or 0.0), 0.0)
-    rest = None if ttft is None or turn.prefill_s is None else max(ttft - turn.prefill_s - (handoff or 0.0), 0.0)
-    return LatencySplit(read=read, prefill_compute=compute, handoff=handoff, decode_first_token=rest)
-
-
-def transfer_event(turn: Turn, direction: str) -> KvEvent | None:
-    """Return the connector's event on a transfer of this turn."""
-    for mark in turn.marks.get("event_transfer", ()):
-        event: KvEvent = mark.data["event"]
-        if event.direction == direction:
-            return event
-    return None
-
-
-def _transfer_s(turn: Turn, direction: str) -> float | None:
-    event = transfer_event(turn, direction)
-    return event.seconds if event is not None else None
-
-
-def main_part(turn: Turn) -> tuple[str, str | None] | None:
-    """Return the cause that a slow turn's largest part points to, None where no part is more than half of it."""
-    parts, seconds = split(turn), first_token_s(turn)
-    if parts is None or not seconds:
-        return None
-    causes = {
-        "read": ("slow_transfer", "decode_to_prefill"),
-        "handoff": ("slow_transfer", "prefill_to_decode"),
-        "prefill_compute": ("compute_bound", None),
-    }
-    largest = max(causes, key=lambda part: getattr(parts, part) or 0.0)
-    known = largest != "prefill_compute" or transfer_event(turn, "decode_to_prefill") is not None
-    return causes[largest] if known and (getattr(parts, largest) or 0.0) * 2 > seconds else None
 
 
 def long_turns(turns: Iterable[Turn]) -> list[Turn]:
@@ -166,11 +114,3 @@ def long_turns(turns: Iterable[Turn]) -> list[Turn]:
     much = max(median(added.values()) * _FACTOR, _MANY_BLOCKS)
     limit = max(_LONG_S, usual * 2)
     return [turn for turn in hits if (turn.prefill_s or 0.0) >= limit and added.get(turn.id, 0) >= much]
-
-
-def router_extra_s(turn: Turn) -> float:
-    """Return the time from look-up to prefill's answer that the prefill call does not account for; seconds."""
-    done = turn.marks.get("prefill_done")
-    if not done or done[0].stamp is None or turn.first_seen is None or turn.prefill_s is None:
-        return 0.0
-    return max(done[0].stamp - turn.first_seen - turn.prefill_s, 0.0)

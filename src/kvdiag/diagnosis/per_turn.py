@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis import clock
 from kvdiag.diagnosis.judge import outcome
-from kvdiag.diagnosis.latency import Baseline, split, transfer_event
 from kvdiag.diagnosis.report import TurnReport
+from kvdiag.diagnosis.split import split, transfer_event
 from kvdiag.diagnosis.summary import lost_s
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.judge import Fault
+    from kvdiag.diagnosis.latency import Baseline
     from kvdiag.diagnosis.report import Evidence
     from kvdiag.diagnosis.turns import Turn
 

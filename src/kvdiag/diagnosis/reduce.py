@@ -67,6 +67,7 @@ def add_block(book: Casebook, source: str, path: str, scanned: Scanned) -> None:
         engine = book.engine(source, fact)
         notes.logs[engine.name] = engine
         engine.is_vllm |= fact.origin == "vllm"
+        engine.fine |= fact.stamp is not None and fact.stamp % 1 != 0
         handler = _HANDLERS.get(fact.kind)
         if handler is not None:
             evidence = Evidence(path=path, line=offset + fact.line, text=fact.text)
@@ -394,6 +395,9 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "matched": _matched,
     "allocated": _allocated,
     "received": _received,
+    "added": _mark("added"),
+    "read_started": _mark("read_started"),
+    "read_finished": _mark("read_finished"),
     "aborted": _aborted,
     "aborted_outside": _mark("aborted", suffixed=False),
     "internal_error": _mark("internal_error", suffixed=False),

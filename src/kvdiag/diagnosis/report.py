@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from kvdiag.causes import Confidence  # noqa: TC001 - msgspec resolves annotations at run time
@@ -88,6 +90,30 @@ class LatencySplit(msgspec.Struct, kw_only=True):
     prefill_compute: float | None = None
     handoff: float | None = None
     decode_first_token: float | None = None
+    prefill_unsplit: float | None = None
+    """Time of the prefill call that its unknown parts share."""
+    decode_unsplit: float | None = None
+    """Time after prefill that hand-off, decode and router share, as far as they are not known."""
+
+
+class Average(msgspec.Struct, kw_only=True):
+    """What parts of a turn took on average, by an engine's counters: of no single turn can it be told."""
+
+    role: str
+    parts: list[str]
+    """Named as in `LatencySplit`; several where the engine counts them as one."""
+    mean_s: float
+    requests: int
+    metric: str
+    since: Literal["start", "first scrape"]
+
+
+class Latency(msgspec.Struct, kw_only=True):
+    """What is known of the parts of turns beyond single ones."""
+
+    needs: dict[str, str] = msgspec.field(default_factory=dict)
+    """Input that would tell the parts that some turn leaves open."""
+    averages: list[Average] = msgspec.field(default_factory=list)
 
 
 class TurnReport(msgspec.Struct, kw_only=True):
@@ -144,6 +170,7 @@ class Report(msgspec.Struct, kw_only=True):
     not_evaluated: list[NotEvaluated]
     inputs: list[InputSummary]
     settings: Settings = msgspec.field(default_factory=Settings)
+    latency: Latency = msgspec.field(default_factory=Latency)
     per_turn: list[TurnReport] | None = None
     interrupted: bool = False
     """Reading was broken off: this is what was known by then."""

@@ -13,7 +13,7 @@ from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.counted import counted, has_snapshots
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.judge import config_lines, failure_cause, is_off
-from kvdiag.diagnosis.latency import ROUTER_EXTRA_S, long_turns, router_extra_s
+from kvdiag.diagnosis.latency import long_turns
 from kvdiag.diagnosis.loads import congestion
 from kvdiag.diagnosis.transfers import slow_transfers
 
@@ -242,21 +242,6 @@ def _long_prompts(book: Casebook, tallies: Tallies) -> list[Tally]:
     return [_tally("compute_bound", None, "likely", len(slow), evidence)]
 
 
-def _router_time(book: Casebook, _tallies: Tallies) -> list[Tally]:
-    """Count turns that took the router seconds more, by its own clock, than the prefill call that it timed."""
-    slow = [(turn, extra) for turn in book.turns.values() if (extra := router_extra_s(turn)) >= ROUTER_EXTRA_S]
-    lines = [
-        line
-        for turn, _ in slow
-        for line in [*turn.evidence("prefill_done"), *(turn.lookup.evidence if turn.lookup else [])]
-    ]
-    if not slow:
-        return []
-    tally = _tally("router_overhead", None, "likely", len(slow), lines)
-    tally.lose(None, sum(extra for _, extra in slow))
-    return [tally]
-
-
 # -- errors -----------------------------------------------------------------------------------------------------
 
 
@@ -426,7 +411,7 @@ RULES: Final = (
         ("router_overhead",),
         "the router's log with prefill times (multi-turn example proxy), or kvdiag's turn log",
         _has_look_ups,
-        _router_time,
+        _nothing,
     ),
     Rule(
         "errors",

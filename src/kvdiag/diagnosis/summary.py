@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.judge import Fault, outcome
-from kvdiag.diagnosis.latency import Baseline, main_part
+from kvdiag.diagnosis.split import main_part, router_s
 
 if TYPE_CHECKING:
+    from kvdiag.diagnosis.latency import Baseline
     from kvdiag.diagnosis.turns import Turn
 
 Tallies = dict[tuple[str, str | None], Tally]
@@ -74,7 +75,9 @@ class Summary:
 
 
 def lost_s(turn: Turn, fault: Fault, baseline: Baseline) -> float | None:
-    """Return the seconds that a fault cost its turn: what reuse would have saved; None where nothing tells."""
+    """Return the seconds that a fault cost its turn: the router's own, or what reuse would have saved; None if unknown."""
+    if fault.cause == "router_overhead":
+        return router_s(turn)
     reuse = fault.cause in {"missing_metadata", "feature_off", "prefix_diverged", "expired_remote_read"}
     return baseline.saved_s(turn) if reuse and not fault.failed and fault.cause not in OUTCOMES else None
 

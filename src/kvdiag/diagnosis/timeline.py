@@ -16,6 +16,7 @@ from kvdiag.diagnosis import clock
 from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.render.neutral import neutral
 from kvdiag.diagnosis.report import Evidence, TurnReport  # noqa: TC001 - msgspec resolves annotations at run time
+from kvdiag.diagnosis.split import needs
 from kvdiag.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ _ARRIVAL, _SENT, _MATCH, _READ, _COMPUTE, _PREFILLED, _HANDOFF, _DECODE, _KEPT, 
 _STAGES: Final[dict[str, tuple[int, str]]] = {
     "no_conversation_id": (_ARRIVAL, "came without a conversation id"),
     "handle_sent": (_SENT, "was sent to prefill with decode's handle"),
+    "routed_prefill": (_SENT, "was sent to prefill"),
     "received_prefill": (_MATCH, "reached prefill"),
+    "added": (_MATCH, "was put into the queue"),
+    "read_started": (_READ, "began to read blocks"),
+    "read_finished": (_READ, "had read its blocks"),
     "params_complete": (_MATCH, "carried a usable handle"),
     "params_incomplete": (_MATCH, "carried a handle with missing fields"),
     "params_none": (_MATCH, "carried no handle"),
@@ -50,6 +55,7 @@ _STAGES: Final[dict[str, tuple[int, str]]] = {
     "prefill_done": (_PREFILLED, "was prefilled"),
     "event_retain_for_decode": (_PREFILLED, "had its blocks kept for decode"),
     "event_release_by_decode": (_DECODE, "had its blocks released"),
+    "routed_decode": (_HANDOFF, "was sent to decode"),
     "received_decode": (_HANDOFF, "reached decode"),
     "push_timeout": (_HANDOFF, "waited in vain for pushed KV"),
     "aborted": (_DECODE, "was aborted"),
@@ -90,6 +96,8 @@ class Timeline(msgspec.Struct, kw_only=True):
     schema: str = "kvdiag.timeline/1"
     name: str
     passages: list[Passage]
+    needs: dict[str, str] = msgspec.field(default_factory=dict)
+    """Input that would tell the parts of the latency that these turns leave open."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -117,7 +125,7 @@ def explain(name: str, book: Casebook, report: Report) -> Timeline:
         if event := stored.get(turn.id):
             entries.append(_entry("stored", "router", event.stamp, event.evidence))
         passages.append(Passage(turn=row, moments=merged(entries)))
-    return Timeline(name=name, passages=passages)
+    return Timeline(name=name, passages=passages, needs=needs(row.split for row in rows))
 
 
 def merged(entries: Iterable[_Entry]) -> list[Moment]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.engines import EngineLog, Failure
+    from kvdiag.diagnosis.options import LogRole
     from kvdiag.diagnosis.report import Evidence
     from kvdiag.events import TurnRecord
 
@@ -46,6 +47,10 @@ class Turn:
     """The request on decode whose blocks this turn was to read."""
     first_seen: float | None = None
     prefill_s: float | None = None
+    router_s: float | None = None
+    """What a router says that it took itself."""
+    endpoints: dict[LogRole, str] = field(default_factory=dict)
+    """The engines that a router says it chose."""
     blocks: int | None = None
     """Blocks that decode held when the turn had ended: a measure of its length."""
     tokens_lost: int | None = None
@@ -53,6 +58,13 @@ class Turn:
     remote_tokens: int | None = None
     record: TurnRecord | None = None
     record_at: Evidence | None = None
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Return the time to first token, or that of prefill where only this is known; seconds."""
+        if self.record is not None and self.record.ttft_s is not None:
+            return self.record.ttft_s
+        return self.prefill_s
 
     def mark(self, kind: str, mark: Mark) -> None:
         """Add a fact; further ranks and repetitions of it change nothing."""

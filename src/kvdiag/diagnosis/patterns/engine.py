@@ -146,6 +146,13 @@ DECISION: Final = (
         "Received request chatcmpl-a: params: SamplingParams(n=1), lora_request: None.",
         "vLLM --enable-log-requests",
     ),
+    pattern(
+        "added",
+        "Added request ",
+        rf"Added request {ID}\.\s*$",
+        "Added request chatcmpl-a-9a5b51ae.",
+        "vLLM --enable-log-requests async_llm.py",
+    ),
 )
 
 ENDING: Final = (

@@ -1,4 +1,4 @@
-"""The four charts of the HTML report, each from the turns alone; None where the turns do not tell enough."""
+"""The charts of the HTML report, each from the turns alone; None where the turns do not tell enough."""
 
 from __future__ import annotations
 
@@ -44,6 +44,18 @@ _COLORS: Final = {
     "unexplained": "#8d6e63",
 }
 
+_PART_COLORS: Final = {
+    "router": "#999933",
+    "prefill_queue": "#8c6bd6",
+    "read": "#f0a202",
+    "prefill_compute": "#80cdc1",
+    "prefill_unsplit": "#9aa0a6",
+    "handoff": "#d55e00",
+    "decode_first_token": "#56b4e9",
+    "decode_unsplit": "#c8ccd0",
+}
+_SLOWEST: Final = 24
+
 
 def color(cause: str) -> str:
     """Return the colour of a cause, the same in every chart."""
@@ -67,6 +79,36 @@ def ttft_by_turn(turns: Sequence[TurnReport]) -> svg.Frame | None:
     for number, taken, turn in _thinned(points):
         frame.mark(number, taken, _mark(turn), color(turn.cause), _tip(turn))
     return frame
+
+
+def part_colors() -> dict[str, str]:
+    """Return the colours of the parts of a turn's time, by their names."""
+    return {name: _PART_COLORS[field] for field, name, _ in wording.PARTS}
+
+
+def spent(turns: Sequence[TurnReport]) -> svg.Frame | None:
+    """Where the slowest turns spent the time to their first token, a column a turn."""
+    known = [(taken, turn) for turn in turns if turn.split and (taken := sum(value for _, _, value in _parts(turn)))]
+    slowest = sorted(known, key=lambda item: -item[0])[:_SLOWEST]
+    if not slowest:
+        return None
+    x = svg.Scale(0.5, len(slowest) + 0.5, _whole)
+    y = svg.linear([taken for taken, _ in slowest], wording.seconds)
+    frame = svg.Frame(
+        "Where the time went", x, y, x_title="slowest turns, slowest first", y_title="time to first token"
+    )
+    for at, (_, turn) in enumerate(slowest, start=1):
+        base = 0.0
+        for field, name, value in _parts(turn):
+            tip = f"{name} {wording.seconds(value)}; {_tip(turn)}"
+            frame.column(at - 0.4, at + 0.4, base, base + value, _PART_COLORS[field], tip)
+            base += value
+    return frame
+
+
+def _parts(turn: TurnReport) -> list[tuple[str, str, float]]:
+    taken = ((field, name, getattr(turn.split, field)) for field, name, _ in wording.PARTS)
+    return [(field, name, value) for field, name, value in taken if value]
 
 
 def time_line(turns: Sequence[TurnReport]) -> svg.Frame | None:

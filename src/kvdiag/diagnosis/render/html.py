@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kvdiag.diagnosis.render import Style
     from kvdiag.diagnosis.render.svg import Frame
-    from kvdiag.diagnosis.report import Finding, Report
+    from kvdiag.diagnosis.report import Finding, Report, TurnReport
 
 _CSS: Final = """
 :root{color-scheme:light dark;--ink:#1c1e21;--soft:#5f6670;--line:#dcdfe4;--page:#fff;--card:#f6f7f9;--bad:#b3261e;
@@ -108,6 +108,9 @@ def _parts(report: Report, *, turns: bool) -> Iterator[Element]:
         yield _table(wording.FINDING_HEADINGS, map(wording.finding_cells, report.findings))
         yield from map(_finding, report.findings)
     yield from _charts(report)
+    if report.latency.averages:
+        yield _el("h2", "Times that only counters tell")
+        yield _el("ul", *(_el("li", wording.average_line(average)) for average in report.latency.averages))
     if report.not_evaluated:
         yield _el("h2", "Not judged, for want of input")
         yield _table(("Rule", "Needs"), ((rule.rule, rule.needs) for rule in report.not_evaluated))
@@ -116,6 +119,9 @@ def _parts(report: Report, *, turns: bool) -> Iterator[Element]:
     if turns and report.per_turn:
         rows = map(wording.turn_cells, report.per_turn)
         yield _el("details", _el("summary", "Turns"), _table(wording.TURN_HEADINGS, rows))
+    if report.per_turn and report.latency.needs:
+        yield _el("h2", "Parts of the time that are not known of every turn")
+        yield _el("ul", *(_el("li", line) for line in wording.needed(report.latency.needs)))
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Element:
@@ -148,6 +154,7 @@ def _charts(report: Report) -> Iterator[Element]:
             "Healthy conversations stay flat as they grow. Prefill time stands in where TTFT is unknown.",
             charts.ttft_by_turn(turns),
         ),
+        _spent(turns),
         _figure("Time line of causes", "Faults that cluster share a trigger.", charts.time_line(turns)),
         _figure(
             "Gaps against TTL",
@@ -167,6 +174,20 @@ def _figure(title: str, caption: str, frame: Frame | None) -> Element | None:
     if frame is None:
         return None
     return _el("figure", _el("figcaption", _el("b", title), caption), frame.root)
+
+
+def _spent(turns: Sequence[TurnReport]) -> Element | None:
+    colors = charts.part_colors()
+    caption = "The parts of the time to first token, of the slowest turns; grey is time that no input divides."
+    figure = _figure("Where the time went", caption, charts.spent(turns))
+    if figure is not None:
+        figure.append(_el("ul", *(_patch(name, color) for name, color in colors.items()), class_="legend"))
+    return figure
+
+
+def _patch(name: str, color: str) -> Element:
+    swatch = _el("svg", _el("path", d="M1 1h12v12h-12z", fill=color), viewBox="0 0 14 14", aria_hidden="true")
+    return _el("li", swatch, name)
 
 
 def _key(cause: str) -> Element:

@@ -28,6 +28,7 @@ def _records(report: Report, style: Style) -> Iterator[tuple[str, dict[str, obje
         ("window", (report.window,)),
         ("turns", (report.turns,)),
         ("finding", report.findings),
+        ("average", report.latency.averages),
         ("not_evaluated", report.not_evaluated),
         ("input", report.inputs),
         ("turn", (report.per_turn or ()) if style.turns else ()),

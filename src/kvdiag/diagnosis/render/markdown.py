@@ -37,11 +37,16 @@ def _lines(report: Report, *, turns: bool) -> Iterator[str]:
         yield from _section("Causes", _table(wording.FINDING_HEADINGS, map(wording.finding_cells, report.findings)))
         for finding in report.findings:
             yield from _finding(finding)
+    if report.latency.averages:
+        lines = (f"- {_code(wording.average_line(average))}" for average in report.latency.averages)
+        yield from _section("Times that only counters tell", lines)
     if report.not_evaluated:
         rows = ((rule.rule, rule.needs) for rule in report.not_evaluated)
         yield from _section("Not judged, for want of input", _table(("Rule", "Needs"), rows))
     if turns and report.per_turn:
         yield from _section("Turns", _table(wording.TURN_HEADINGS, map(wording.turn_cells, report.per_turn)))
+        yield ""
+        yield from (f"- Not known of every turn: {_prose(line)}" for line in wording.needed(report.latency.needs))
     yield from _section("Inputs", (f"- {_code(wording.input_line(source))}" for source in report.inputs))
 
 

@@ -31,7 +31,11 @@ def render(report: Report, style: Style) -> str:
     console = screen(style)
     turns = report.per_turn if style.turns else None
     narrow = console.width < _NARROW
-    return text(_parts(report, narrow=narrow), console) + (_turns(turns, narrow=narrow) if turns else "")
+    shown = text(_parts(report, narrow=narrow), console)
+    if not turns:
+        return shown
+    needs = _listed("Parts of the time that are not known of every turn:", wording.needed(report.latency.needs))
+    return shown + _turns(turns, narrow=narrow) + text(needs, console)
 
 
 def _parts(report: Report, *, narrow: bool) -> Iterable[RenderableType]:
@@ -47,6 +51,7 @@ def _parts(report: Report, *, narrow: bool) -> Iterable[RenderableType]:
         rows = (wording.finding_cells(finding)[:shown] for finding in report.findings)
         yield table(wording.FINDING_HEADINGS[:shown], rows, wording.NUMERIC)
         yield from map(_finding, report.findings)
+    yield from _listed("Times that only counters tell:", list(map(wording.average_line, report.latency.averages)))
     yield from _listed(
         "Not judged, for want of input:", [f"{rule.rule}: needs {rule.needs}" for rule in report.not_evaluated]
     )

@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.timeline import Moment, Passage, Timeline
 
 _BAR: Final = 50
-_PARTS: Final = (
-    ("router", "router", "r"),
-    ("prefill_queue", "prefill queue", "q"),
-    ("read", "read back", "R"),
-    ("prefill_compute", "prefill compute", "C"),
-    ("handoff", "hand-off", "H"),
-    ("decode_first_token", "decode first token", "D"),
-)
 
 
 def render(timeline: Timeline, style: Style) -> str:
@@ -43,6 +35,9 @@ def _lines(timeline: Timeline) -> Iterator[RenderableType]:
         yield from (Padding(Text(line), (0, 0, 0, 2)) for line in _figures(passage.turn))
         yield from map(_moment, _numbered(passage))
         yield Text()
+    if timeline.needs:
+        yield Text("Parts of the time that are not known of every turn:", style="bold")
+        yield from (Padding(Text(line), (0, 0, 0, 2)) for line in wording.needed(timeline.needs))
 
 
 def _title(turn: TurnReport) -> Text:
@@ -68,7 +63,7 @@ def _figures(turn: TurnReport) -> Iterator[str]:
 
 
 def _bar(split: LatencySplit) -> str:
-    parts = [(name, mark, getattr(split, field)) for field, name, mark in _PARTS if getattr(split, field)]
+    parts = [(name, mark, getattr(split, field)) for field, name, mark in wording.PARTS if getattr(split, field)]
     total = sum(taken for _, _, taken in parts)
     if not total:
         return ""

@@ -8,7 +8,18 @@ from kvdiag.causes import CAUSES
 from kvdiag.diagnosis.render.neutral import neutral
 
 if TYPE_CHECKING:
-    from kvdiag.diagnosis.report import Evidence, Finding, InputSummary, Report, TurnCounts, TurnReport, Verdict, Window
+    from kvdiag.diagnosis.report import (
+        Average,
+        Evidence,
+        Finding,
+        InputSummary,
+        LatencySplit,
+        Report,
+        TurnCounts,
+        TurnReport,
+        Verdict,
+        Window,
+    )
 
 UNKNOWN: Final = "?"
 """Stands for a figure that no input tells; never confused with 0."""
@@ -58,6 +69,40 @@ def size(value: float | None) -> str:
 def place(evidence: Evidence) -> str:
     """Return `file:line`, neutral."""
     return neutral(f"{evidence.path}:{evidence.line}")
+
+
+PARTS: Final = (
+    ("router", "router", "r"),
+    ("prefill_queue", "prefill queue", "q"),
+    ("read", "read back", "R"),
+    ("prefill_compute", "prefill compute", "C"),
+    ("prefill_unsplit", "prefill, undivided", "P"),
+    ("handoff", "hand-off", "H"),
+    ("decode_first_token", "decode first token", "D"),
+    ("decode_unsplit", "after prefill, undivided", "A"),
+)
+"""The parts of a turn's time to first token in their order: field of `LatencySplit`, name, letter in a bar."""
+_PART_NAMES: Final = {field: name for field, name, _ in PARTS}
+
+
+def spent(split: LatencySplit | None) -> str:
+    """Return where the time to first token went, the known parts in their order."""
+    taken = ((name, getattr(split, field, None)) for field, name, _ in PARTS)
+    return ", ".join(f"{name} {seconds(value)}" for name, value in taken if value)
+
+
+def needed(needs: dict[str, str]) -> list[str]:
+    """Return the parts that are not known everywhere, each with what would tell it."""
+    return [f"{_PART_NAMES.get(part, part)}: needs {need}" for part, need in needs.items()]
+
+
+def average_line(average: Average) -> str:
+    """Return what parts took on average, in one line."""
+    parts = " and ".join(_PART_NAMES.get(part, part) for part in average.parts)
+    return neutral(
+        f"{parts}: {seconds(average.mean_s)} on average over {count(average.requests)} requests of {average.role} since "
+        f"the {average.since} ({average.metric}); of no single turn"
+    )
 
 
 def first_place(finding: Finding | TurnReport) -> str:
@@ -116,6 +161,7 @@ def turn_cells(turn: TurnReport) -> tuple[str, ...]:
         turn.confidence,
         "slow" if turn.slow else "",
         seconds(turn.ttft_s),
+        spent(turn.split) or UNKNOWN,
         count(turn.prompt_tokens),
         count(turn.lost_tokens),
         first_place(turn),
@@ -131,6 +177,7 @@ TURN_HEADINGS: Final = (
     "Confidence",
     "Slow",
     "TTFT",
+    "Of it",
     "Prompt",
     "Lost",
     "Evidence",
