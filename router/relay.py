@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.router.answers import error_event
-from kvdiag.router.faults import EngineError, EngineLostError, EngineTimeoutError
+from kvdiag.router.faults import EngineError, EngineLostError
 from kvdiag.router.sse import EventFilter
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from kvdiag.router.bodies import Api
@@ -37,7 +37,6 @@ class Relay:
         expose: bool,
         reply: Reply | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._exchange = exchange
         self._headers = headers
@@ -63,10 +62,9 @@ class Relay:
         exchange.sink = self._feed
         try:
             self._feed(exchange.take())
-            if exchange.ended.done():
-                exchange.ended.result()
-            else:
-                await self._rest(stall_s)
+            if connection.paused:
+                exchange.pause()
+            await exchange.done(stall_s)
             self._emit(self._filter.close())
             self._keep(self._filter.handle)
             if self._kept is not None:
@@ -80,21 +78,11 @@ class Relay:
             connection.on_pause = connection.on_resume = exchange.sink = None
         connection.finish()
 
-    async def _rest(self, stall_s: float) -> None:
-        if self._connection.paused:
-            self._exchange.pause()
-        self._watcher = self._loop.call_later(stall_s, self._watch, stall_s)
-        try:
-            await self._exchange.ended
-        finally:
-            self._watcher.cancel()
-
     def _feed(self, data: bytes) -> None:
         try:
             out = self._filter.feed(data)
         except ValueError as error:
-            self._exchange.abort()
-            self._exchange.fail(EngineLostError(str(error)))
+            self._exchange.abort(EngineLostError(str(error)))
             return
         if self._reply is not None and not self._committed:
             self._reply.read_events(out)
@@ -129,12 +117,3 @@ class Relay:
             self._connection.start(self._exchange.status, self._exchange.content_type, self._headers, data)
         else:
             self._connection.write(data)
-
-    def _watch(self, stall_s: float) -> None:
-        """End a stream that stands still, unless it is the client that does not read."""
-        quiet = self._loop.time() - self._exchange.read_at
-        if quiet >= stall_s and not self._connection.paused:
-            self._exchange.abort()
-            self._exchange.fail(EngineTimeoutError(f"no data for {stall_s:g} s"))
-            return
-        self._watcher = self._loop.call_later(max(stall_s - quiet, 0.1), self._watch, stall_s)

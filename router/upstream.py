@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 IDLE_LIMIT: Final = 4.0
 """Seconds an idle connection is trusted; vLLM's server closes idle ones after five."""
+WATCH_S: Final = 0.1
+"""Between two looks for engines that are silent for too long."""
 ANSWER_LIMIT: Final = 256 << 20
 """Bytes of one buffered answer."""
 
@@ -32,31 +34,67 @@ class Exchange:
         "_connection",
         "_parts",
         "_size",
-        "content_type",
+        "_waiter",
+        "_waits_for_all",
         "ended",
+        "error",
         "headers",
+        "loop",
+        "patience",
         "read_at",
         "sink",
-        "started",
         "status",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.started: asyncio.Future[None] = loop.create_future()
-        """Done with the first byte of the body, or at the end of an empty answer."""
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self.sink: Callable[[bytes], None] | None = None
+    def __init__(self, connection: _Connection, patience: float) -> None:
+        self.loop = connection.loop
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
-        self.content_type = b""
-        self.read_at = loop.time()
+        self.sink: Callable[[bytes], None] | None = None
+        self.ended = False
+        self.error: EngineError | None = None
+        self.read_at = self.loop.time()
+        self.patience = patience
+        """Seconds without a byte after which the exchange fails; no limit while it is paused."""
+        self._connection: _Connection | None = connection
         self._parts: list[bytes] = []
         self._size = 0
-        self._connection: _Connection | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._waits_for_all = False
 
-    def attach(self, connection: _Connection) -> None:
-        """Remember who carries this exchange, for pausing and aborting."""
-        self._connection = connection
+    @property
+    def content_type(self) -> bytes:
+        """The answer's media type."""
+        return self.headers.get(b"content-type", b"")
+
+    async def begun(self) -> None:
+        """Wait for the first byte of the body, or the end of an empty answer."""
+        if not (self.ended or self._parts or self.error):
+            await self._wake(whole=False)
+        if self.error is not None:
+            raise self.error
+
+    async def done(self, patience: float) -> None:
+        """Wait for the end, as long as no silence lasts longer than `patience` seconds."""
+        self.patience = patience
+        if not (self.ended or self.error):
+            await self._wake(whole=True)
+        if self.error is not None:
+            raise self.error
+
+    async def body(self, patience: float) -> bytes:
+        """Return the whole body."""
+        await self.done(patience)
+        return self.take()
+
+    async def _wake(self, *, whole: bool) -> None:
+        self._waits_for_all = whole
+        self._waiter = self.loop.create_future()
+        await self._waiter
+
+    def _woken(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def feed(self, data: bytes) -> None:
         """Take body bytes from the connection."""
@@ -66,36 +104,26 @@ class Exchange:
         self._parts.append(data)
         self._size += len(data)
         if self._size > ANSWER_LIMIT:
-            self.abort()
-            self.fail(EngineLostError(f"answer of more than {ANSWER_LIMIT} bytes"))
-        elif not self.started.done():
-            self.started.set_result(None)
+            self.abort(EngineLostError(f"answer of more than {ANSWER_LIMIT} bytes"))
+        elif not self._waits_for_all:
+            self._woken()
 
     def finish(self) -> None:
         """Mark the answer as complete."""
         self._connection = None
-        if not self.started.done():
-            self.started.set_result(None)
-        if not self.ended.done():
-            self.ended.set_result(None)
+        self.ended = True
+        self._woken()
 
     def fail(self, error: EngineError) -> None:
         """Give the error to whoever waits."""
         self._connection = None
-        for future in (self.started, self.ended):
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # the waiter may have gone: that is not worth a warning
+        self.error = error
+        self._woken()
 
     def take(self) -> bytes:
         """Return the body bytes kept so far, once."""
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    async def body(self, seconds: float) -> bytes:
-        """Return the whole body."""
-        await within(self.ended, seconds)
-        return self.take()
 
     def pause(self) -> None:
         """Stop reading from the engine while the client does not read from us."""
@@ -104,45 +132,31 @@ class Exchange:
 
     def resume(self) -> None:
         """Read on."""
+        self.read_at = self.loop.time()
         if self._connection is not None:
             self._connection.resume()
 
-    def abort(self) -> None:
+    def abort(self, error: EngineError | None = None) -> None:
         """Drop the connection: vLLM cancels a request whose client went away."""
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
-
-
-async def within(future: asyncio.Future[None], seconds: float) -> None:
-    """Wait for a future of an exchange, at most so long."""
-    if future.done():
-        return future.result()
-    timer = asyncio.get_running_loop().call_later(seconds, _expire, future, seconds)
-    try:
-        await future
-    finally:
-        timer.cancel()
-    return None
-
-
-def _expire(future: asyncio.Future[None], seconds: float) -> None:
-    if not future.done():
-        future.set_exception(EngineTimeoutError(f"no answer within {seconds:g} s"))
+        if error is not None:
+            self.fail(error)
 
 
 class _Connection(asyncio.Protocol):
     """One connection to an engine; back in its pool before the exchange's waiter runs."""
 
     def __init__(self, pool: Upstream) -> None:
+        self.loop = pool.loop
+        self.idle_since = 0.0
         self._pool = pool
-        self._loop = pool.loop
+        self._parser = httptools.HttpResponseParser(self)
         self._exchange: Exchange | None = None
         self._parts: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        self._complete = False
-        self._keep = False
-        self.idle_since = 0.0
+        self._complete = self._keep = self._paused = False
 
     @property
     def alive(self) -> bool:
@@ -154,36 +168,32 @@ class _Connection(asyncio.Protocol):
         if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def send(self, exchange: Exchange, request: bytes) -> None:
-        self._exchange = exchange
+    def send(self, request: bytes, patience: float) -> Exchange:
+        self._exchange = exchange = Exchange(self, patience)
         self._complete = False
-        self._parser = httptools.HttpResponseParser(self)
-        exchange.attach(self)
         if self._transport is None:
             self._drop(EngineLostError("connection lost"))
         else:
             self._transport.write(request)
+        return exchange
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
         if exchange is None:  # an engine never speaks first
-            self._close()
+            self.abort()
             return
-        exchange.read_at = self._loop.time()
+        exchange.read_at = self.loop.time()
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._drop(EngineLostError("answer is not HTTP"))
             return
-        self._flush(exchange)
-        if self._complete:
-            self._done(exchange, keep=self._keep)
-
-    def _flush(self, exchange: Exchange) -> None:
         parts = self._parts
         if parts:
             self._parts = []
             exchange.feed(parts[0] if len(parts) == 1 else b"".join(parts))
+        if self._complete:
+            self._done(exchange, keep=self._keep)
 
     def _done(self, exchange: Exchange, *, keep: bool) -> None:
         self._exchange = None
@@ -191,7 +201,7 @@ class _Connection(asyncio.Protocol):
         if keep:
             self._pool.release(self)
         else:
-            self._close()
+            self.abort()
         exchange.finish()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -201,7 +211,6 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._exchange is not None:
             self._exchange.status = self._parser.get_status_code()
-            self._exchange.content_type = self._exchange.headers.get(b"content-type", b"")
 
     def on_body(self, data: bytes) -> None:
         self._parts.append(data)
@@ -226,25 +235,31 @@ class _Connection(asyncio.Protocol):
         else:
             self._drop(EngineLostError("connection lost"))
 
+    def expire(self, now: float) -> None:
+        """Give up an engine that has been silent for too long; a paused one is not silent but stopped."""
+        exchange = self._exchange
+        if exchange is not None and not self._paused and now - exchange.read_at >= exchange.patience:
+            self._drop(EngineTimeoutError(f"no data within {exchange.patience:g} s"))
+
     def _drop(self, error: EngineError) -> None:
-        exchange, self._exchange = self._exchange, None
-        self._close()
+        exchange = self._exchange
+        self.abort()
         if exchange is not None:
             exchange.fail(error)
 
     def pause(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self.alive and self._transport is not None:
+            self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._paused and self.alive and self._transport is not None:
+            self._paused = False
             self._transport.resume_reading()
 
     def abort(self) -> None:
         self._exchange = None
-        self._close()
-
-    def _close(self) -> None:
+        self._pool.forget(self)
         if self._transport is not None:
             self._transport.abort()
 
@@ -259,8 +274,10 @@ class Upstream:
         self._ssl = ssl.create_default_context() if tls else None
         self._connect_s = connect_s
         self._idle: deque[_Connection] = deque()
+        self._busy: set[_Connection] = set()
+        self._watch: asyncio.TimerHandle | None = None
 
-    async def open(self, request: bytes, seconds: float) -> Exchange:
+    async def open(self, request: bytes, patience: float) -> Exchange:
         """Send a whole request and wait for the first byte of the answer's body.
 
         A connection that ends without an answer is never answered by sending again: the engine may have read the
@@ -269,18 +286,27 @@ class Upstream:
         Raises:
             EngineUnreachableError: no connection could be made; the engine has seen nothing.
             EngineLostError: the connection ended before the first byte.
-            EngineTimeoutError: no first byte within so many seconds.
+            EngineTimeoutError: `patience` seconds of silence.
 
         """
         connection = self._reuse() or await self._connect()
-        exchange = Exchange(self.loop)
-        connection.send(exchange, request)
+        self._busy.add(connection)
+        if self._watch is None:
+            self._watch = self.loop.call_later(WATCH_S, self._expire)
+        exchange = connection.send(request, patience)
         try:
-            await within(exchange.started, seconds)
+            await exchange.begun()
         except BaseException:
             exchange.abort()
             raise
         return exchange
+
+    def _expire(self) -> None:
+        """Look for silent engines; one look at all exchanges costs less than a timer for each."""
+        now = self.loop.time()
+        for connection in tuple(self._busy):
+            connection.expire(now)
+        self._watch = self.loop.call_later(WATCH_S, self._expire) if self._busy else None
 
     def _reuse(self) -> _Connection | None:
         oldest = self.loop.time() - IDLE_LIMIT
@@ -304,10 +330,12 @@ class Upstream:
     def release(self, connection: _Connection) -> None:
         """Keep a connection for the next exchange."""
         connection.idle_since = self.loop.time()
+        self._busy.discard(connection)
         self._idle.append(connection)
 
     def forget(self, connection: _Connection) -> None:
         """Drop a closed connection."""
+        self._busy.discard(connection)
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
 
