@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from benchmarks.faults import network
 from benchmarks.faults.cases import keep
 from benchmarks.faults.fleet import Fleet
-from benchmarks.faults.judge import facts_of, judge, logs_of
 from benchmarks.faults.matrix import SCENARIOS
-from benchmarks.faults.report import Row, page
+from benchmarks.faults.report import page
+from benchmarks.faults.rows import row_of
 from benchmarks.faults.run import FACTS, run
-from benchmarks.faults.scenario import Expected, Scenario
 
 from kvdiag.errors import KvdiagError
+
+if TYPE_CHECKING:
+    from benchmarks.faults.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +42,7 @@ _only = click.argument("names", nargs=-1)
 @_out
 @_only
 def run_command(out: Path = Path("faults"), names: tuple[str, ...] = ()) -> None:
-    """Run scenarios, all by default; about half an hour."""
+    """Run scenarios, all by default; about an hour."""
     isolated = network.enter()
     if isolated:
         network.prepare()
@@ -76,27 +78,20 @@ def judge_command(
     out: Path = Path("faults"), cases: Path | None = None, page_file: Path | None = None, names: tuple[str, ...] = ()
 ) -> None:
     """Judge what was run. Exits 1 when something is not as expected."""
-    rows = [_judge_one(scenario, out.resolve() / "runs" / scenario.name) for scenario in _chosen(names)]
-    for row in rows:
-        _say(f"{row.scenario.name}: " + ("; ".join(row.missed) or "as expected" if row.facts else "not run"))
-        if cases is not None and row.facts is not None:
-            keep(row.scenario, out.resolve() / "runs" / row.scenario.name, cases)
+    rows = []
+    for scenario in _chosen(names):
+        folder = out.resolve() / "runs" / scenario.name
+        if not (folder / FACTS).exists():
+            _say(f"{scenario.name}: not run")
+            continue
+        rows.append(row := row_of(scenario, folder))
+        _say(f"{scenario.name}: " + ("; ".join(row.missed) or "as expected"))
+        if cases is not None:
+            keep(scenario, folder, cases)
     if page_file is not None:
         page_file.write_text(page(rows))
     if any(row.missed for row in rows):
         raise SystemExit(1)
-
-
-def _judge_one(scenario: Scenario, folder: Path) -> Row:
-    if not (folder / FACTS).exists():
-        return Row(scenario, None)
-    logs, stock = logs_of(folder), logs_of(folder, stock=True)
-    anything = Expected("", acceptable=("",))
-    whole = judge(scenario.expected, logs)
-    alone = judge(scenario.stock or anything, stock) if stock != logs else None
-    seen = {view: [one.verdict, one.findings] for view, one in (("all", whole), ("stock", alone)) if one}
-    (folder / "judgement.json").write_text(json.dumps(seen, indent=1))
-    return Row(scenario, facts_of(folder), whole, alone)
 
 
 def _chosen(names: tuple[str, ...]) -> list[Scenario]:

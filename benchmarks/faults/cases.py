@@ -18,21 +18,16 @@ LIMIT: Final = 64 << 10
 """Bytes of one case."""
 
 
-def keep(scenario: Scenario, folder: Path, cases: Path) -> list[Path]:
-    """Write the scenario's cases and return their folders."""
-    views = {"all": scenario.expected, "stock": scenario.stock}
-    return [
-        _keep(expected, logs_of(folder, stock=view == "stock"), cases / _name(scenario, view))
-        for view in scenario.cases
-        if (expected := views[view]) is not None
-    ]
+def keep(scenario: Scenario, folder: Path, cases: Path) -> None:
+    """Write the scenario's cases: all of its logs, and the engines' own where they are telling."""
+    if not scenario.keep:
+        return
+    _keep(scenario.expected, logs_of(folder), cases / f"real-{scenario.name}")
+    if scenario.stock is not None:
+        _keep(scenario.stock, logs_of(folder, stock=True), cases / f"real-{scenario.name}-engine-logs-only")
 
 
-def _name(scenario: Scenario, view: str) -> str:
-    return f"real-{scenario.name}" + ("-engine-logs-only" if view == "stock" else "")
-
-
-def _keep(expected: Expected, logs: list[Path], case: Path) -> Path:
+def _keep(expected: Expected, logs: list[Path], case: Path) -> None:
     shutil.rmtree(case, ignore_errors=True)
     case.mkdir(parents=True)
     for log in logs:
@@ -42,20 +37,18 @@ def _keep(expected: Expected, logs: list[Path], case: Path) -> Path:
     if size > LIMIT:
         raise ValueError(f"{case.name} has {size} bytes, {LIMIT} are allowed; drive less in its scenario")
     (case / "expected.json").write_text(json.dumps(_expected(expected, case), indent=1) + "\n")
-    return case
 
 
 def _expected(expected: Expected, case: Path) -> dict[str, object]:
-    evidence = [
-        {"file": one.file, "line": line, "role": one.role} for one in expected.evidence for line in lines_of(one, case)
-    ]
     return {
         "cause": expected.cause,
         "detail": expected.detail,
-        "acceptable": list(expected.acceptable),
-        "must_not": list(expected.must_not),
+        "acceptable": list(expected.or_else),
+        "must_not": expected.must_not,
         "turns": expected.turns,
-        "evidence": evidence,
-        "why": expected.why or "A run in which everything worked.",
+        "evidence": [
+            {"file": one.file, "line": line, "role": one.role} for one in expected.proof for line in lines_of(one, case)
+        ],
+        "why": expected.why,
         "also_wrong": list(expected.also_wrong),
     }

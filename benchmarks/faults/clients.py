@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from kvdiag.localstack import Service
 
 Messages = list[dict[str, str]]
+Params = dict[str, Any]
 BROKEN: Final = 0
 """Status of an answer that broke off."""
 
@@ -76,26 +76,26 @@ class Stream:
 
 
 class Hand:
-    """What a minimal router does: prefill with the handle given, decode with prefill's params."""
+    """The two calls of one turn."""
 
     def __init__(self, prefill: Service, decode: Service) -> None:
         self._prefill = prefill
         self._decode = decode
+        self._headers: dict[str, str] = {}
 
-    def turn(
-        self, messages: Messages, handle: dict[str, Any] | None = None, *, pause_s: float = 0.0
-    ) -> tuple[Exchange, dict[str, Any] | None]:
-        """Return the exchange and decode's handle; waits between the two calls where asked to."""
-        headers = {"X-Request-Id": str(uuid.uuid4())}
+    def prefill(self, messages: Messages, handle: Params | None) -> tuple[Exchange, Params | None]:
+        """Return prefill's answer and its params."""
+        self._headers = {"X-Request-Id": str(uuid.uuid4())}
         params = {**(handle or {}), "do_remote_decode": True, "do_remote_prefill": False}
-        first = ask(self._prefill.port, messages, headers=headers, max_tokens=1, kv_transfer_params=params)
-        if first.failed:
-            return first, None
-        time.sleep(pause_s)
-        second = ask(self._decode.port, messages, headers=headers, kv_transfer_params=_params(first))
-        return Exchange(second.messages, second.answer, {}), _params(second)
+        exchange = ask(self._prefill.port, messages, headers=self._headers, max_tokens=1, kv_transfer_params=params)
+        return exchange, _params(exchange)
+
+    def decode(self, prefilled: Exchange, params: Params | None) -> tuple[Exchange, Params | None]:
+        """Return decode's answer to the prompt that was prefilled, and its params: the next turn's handle."""
+        exchange = ask(self._decode.port, prefilled.messages, headers=self._headers, kv_transfer_params=params)
+        return Exchange(exchange.messages, exchange.answer, {}), _params(exchange)
 
 
-def _params(exchange: Exchange) -> dict[str, Any] | None:
-    params: dict[str, Any] | None = (exchange.answer.body or {}).get("kv_transfer_params")
+def _params(exchange: Exchange) -> Params | None:
+    params: Params | None = (exchange.answer.body or {}).get("kv_transfer_params")
     return params

@@ -20,6 +20,7 @@ SMALL_CACHE_BLOCKS: Final = 66
 _COMMON: Final = EngineOptions(decode_ttl_s=TTL_S)
 # As in production with a small prefill cache: what is reused has to come from decode.
 _COLD: Final = replace(_COMMON, prefix_caching=False)
+_SMALL: Final = replace(_COMMON, arguments=("--num-gpu-blocks-override", str(SMALL_CACHE_BLOCKS)))
 _STOCK: Final = replace(_COMMON, connector="stock", environment={"VLLM_PLUGINS": ""})
 _STOCK_COLD: Final = replace(_STOCK, prefix_caching=False)
 _TCP: Final = {"UCX_TLS": "tcp,self"}
@@ -41,9 +42,10 @@ ENGINES: Final[dict[str, Engine]] = {
     "prefill-bare": Engine("prefill", replace(_COLD, connector=None)),
     "decode-mute": Engine("decode", replace(_COMMON, environment={"VLLM_PLUGINS": ""})),
     "prefill-narrow": Engine("prefill", replace(_COMMON, arguments=("--max-num-seqs", "1"))),
-    "decode-small": Engine(
-        "decode", replace(_COMMON, arguments=("--num-gpu-blocks-override", str(SMALL_CACHE_BLOCKS)))
-    ),
+    "decode-narrow": Engine("decode", replace(_COMMON, arguments=("--max-num-seqs", "1"))),
+    "decode-small": Engine("decode", _SMALL),
+    "decode-small-off": Engine("decode", replace(_SMALL, bidirectional=False)),
+    "decode-other": Engine("decode", replace(_COMMON, arguments=("--dtype", "bfloat16"))),
     "prefill-disk-full": Engine("prefill", replace(_COLD, connector_config={"kvdiag_event_log": "/dev/full"})),
     "prefill-tcp": Engine("prefill", replace(_COLD, environment=_TCP)),
     "decode-tcp": Engine(
@@ -54,5 +56,6 @@ ENGINES: Final[dict[str, Engine]] = {
     # Its handles outlive a restart, so that it is the restart that voids them.
     "stock-decode-patient": Engine("decode", replace(_STOCK, decode_ttl_s=480)),
     "stock-prefill-recompute": Engine("prefill", replace(_STOCK_COLD, failure_policy="recompute")),
+    "stock-prefill-off": Engine("prefill", replace(_STOCK_COLD, bidirectional=False)),
     "stock-prefill-short-lease": Engine("prefill", replace(_STOCK_COLD, lease_s=5)),
 }

@@ -9,44 +9,33 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.faults.run import FACTS, Facts
-
 from kvdiag.causes import OUTCOMES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from benchmarks.faults.scenario import Evidence, Expected
 
-_NOT_LOGS: Final = {FACTS, "redis.log", "dump.rdb"}
-STOCK: Final = ("prefill.log", "decode.log")
+ENGINE_LOGS: Final = ("prefill.log", "decode.log")
+_NO_INPUTS: Final = {"redis.log", "export.log"}
 
 
 @dataclass(frozen=True)
 class Judgement:
     """The verdict on one view of the logs."""
 
-    cause: str
-    detail: str | None
-    findings: list[str]
+    verdict: str
+    """Cause, or cause and detail in one word."""
     missed: list[str]
     """What is not as expected; empty where all is."""
-
-    @property
-    def verdict(self) -> str:
-        """Return cause and detail in one word."""
-        return f"{self.cause}/{self.detail}" if self.detail else self.cause
 
 
 def logs_of(folder: Path, *, stock: bool = False) -> list[Path]:
     """Return the logs of a scenario: all of them, or the engines' own only."""
-    files = sorted(path for path in folder.iterdir() if path.name not in _NOT_LOGS and path.suffix != ".json")
-    return [path for path in files if not stock or path.name in STOCK]
-
-
-def facts_of(folder: Path) -> Facts:
-    """Return what was noted while the scenario ran."""
-    return Facts(**json.loads((folder / FACTS).read_text()))
+    files = sorted(path for path in folder.iterdir() if path.suffix in {".log", ".jsonl"})
+    return [path for path in files if path.name not in _NO_INPUTS and (not stock or path.name in ENGINE_LOGS)]
 
 
 def classify(paths: list[Path]) -> dict[str, Any]:
@@ -60,24 +49,38 @@ def classify(paths: list[Path]) -> dict[str, Any]:
     return report
 
 
-def judge(expected: Expected, paths: list[Path]) -> Judgement:
-    """Classify and compare."""
-    report = classify(paths)
+def without(noise: AbstractSet[str], report: dict[str, Any]) -> dict[str, Any]:
+    """Return a report as it would be without some causes."""
+    findings = [finding for finding in report["findings"] if finding["cause"] not in noise]
+    if report["verdict"]["cause"] not in noise:
+        return report | {"findings": findings}
+    first: dict[str, Any] = next(
+        (one for one in findings if one["confidence"] != "possible" and one["cause"] not in OUTCOMES), {}
+    )
+    return report | {"findings": findings, "verdict": first or {"cause": "healthy"}}
+
+
+def judge(report: dict[str, Any], expected: Expected | None) -> Judgement:
+    """Compare a report with what was expected, if anything was."""
     verdict = report["verdict"]
-    findings = report["findings"]
     cause, detail = verdict["cause"], verdict.get("detail")
+    missed = list(_missed(report, expected)) if expected is not None else []
+    return Judgement(f"{cause}/{detail}" if detail else cause, missed)
+
+
+def _missed(report: dict[str, Any], expected: Expected) -> Iterator[str]:
+    cause, detail = report["verdict"]["cause"], report["verdict"].get("detail")
+    findings = report["findings"]
+    if cause not in {expected.cause, *expected.or_else}:
+        yield f"verdict {cause}"
+    if cause == expected.cause and expected.detail not in {None, detail}:
+        yield f"detail {detail}"
     loud = {f["cause"] for f in findings if f["confidence"] != "possible"} - OUTCOMES
     banned = loud if "*" in expected.must_not else loud & set(expected.must_not)
+    yield from (f"false alarm {name}" for name in sorted(banned))
     counted = next((f["turns"] for f in findings if f["cause"] == expected.cause), None)
-    right = cause == expected.cause
-    missed = [
-        *([] if right or cause in expected.acceptable else [f"verdict {cause}"]),
-        *([] if not right or expected.detail in (None, detail) else [f"detail {detail}"]),
-        *(f"false alarm {name}" for name in sorted(banned)),
-        *([] if expected.turns in (None, counted) else [f"{counted} turns, not {expected.turns}"]),
-    ]
-    shown = [f"{f['cause']}/{f['detail']} x{f['turns']} ({f['confidence']})" for f in findings]
-    return Judgement(cause, detail, shown, missed)
+    if expected.turns not in {None, counted}:
+        yield f"{counted} turns, not {expected.turns}"
 
 
 def lines_of(evidence: Evidence, folder: Path) -> list[int]:
@@ -88,5 +91,4 @@ def lines_of(evidence: Evidence, folder: Path) -> list[int]:
     pattern = re.compile(evidence.pattern)
     # As `kvdiag` counts: by LF alone.
     lines = path.read_bytes().decode(errors="replace").split("\n")
-    found = [number for number, line in enumerate(lines, 1) if pattern.search(line)]
-    return found if evidence.every else found[:1]
+    return [number for number, line in enumerate(lines, 1) if pattern.search(line)]

@@ -12,12 +12,16 @@ from benchmarks.faults.clients import Exchange, Hand, ask
 from kvdiag.errors import UnavailableError
 from kvdiag.localstack import Service, free_port, router_service
 from kvdiag.localstack.agent import Agent
-from kvdiag.localstack.process import HOST
+from kvdiag.localstack.process import HOST, get
 from kvdiag.localstack.stack import START_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from benchmarks.faults.recording import Recorder
+
+    Weather = Callable[[], contextlib.AbstractContextManager[None]]
 
 STEP: Final = "open the file, read the function, edit the line, run the test and report the result; "
 
@@ -25,18 +29,23 @@ STEP: Final = "open the file, read the function, edit the line, run the test and
 class Rig:
     """Context manager around a scenario's routers; the engines are somebody else's and stay up."""
 
-    def __init__(self, prefill: Service, decode: Service, folder: Path, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, prefill: Service, decode: Service, folder: Path, arguments: Sequence[str], recorder: Recorder
+    ) -> None:
         self.prefill = prefill
         self.decode = decode
         self.folder = folder
         self.exchanges: list[Exchange] = []
         self.routers: list[Service] = []
-        self.hand = Hand(prefill, decode)
         self._arguments = tuple(arguments)
+        self._recorder = recorder
         self._environment: dict[str, str] = {}
         self._clean_up = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        # Jobs are named as in dashboards/prometheus.yaml.
+        self._recorder.watch("vllm-prefill", self.prefill)
+        self._recorder.watch("vllm-decode", self.decode)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,20 +56,23 @@ class Rig:
         """Return the first router, started when first asked for."""
         return self.routers[0] if self.routers else self.add_router()
 
-    def add_router(self, *arguments: str) -> Service:
+    def add_router(self) -> Service:
         """Start another router in front of the same engines."""
         number = len(self.routers) + 1
         name = "router" if number == 1 else f"router-{number}"
         turns = () if number == 1 else ("--turn-log", str(self.folder / f"turns-{number}.jsonl"))
-        router = router_service(
-            self.folder, [self.prefill], [self.decode], (*turns, *self._arguments, *arguments), name
-        )
+        router = router_service(self.folder, [self.prefill], [self.decode], (*turns, *self._arguments), name)
         router.environment = self._environment
-        router.start()
-        self._clean_up.callback(router.stop)
-        router.wait_healthy(60)
+        self.follow(router, "kvdiag-router")
         self.routers.append(router)
         return router
+
+    def follow(self, service: Service, job: str) -> None:
+        """Run a service until the scenario is over, and scrape it."""
+        service.start()
+        self._clean_up.callback(service.stop)
+        service.wait_healthy(START_TIMEOUT_S)
+        self._recorder.watch(job, service)
 
     def configure(self, **settings: str) -> None:
         """Set what routers started from now on find in their environment, by the names of their settings."""
@@ -79,12 +91,29 @@ class Rig:
         self.configure(store__kind="redis", store__url=f"redis://{HOST}:{port}/0", hash_key="shared by replicas")
         return store
 
-    def restart(self, service: Service, *, pause_s: float = 0.0) -> None:
+    def wait_for(self, sample: str, timeout_s: float = 60) -> None:
+        """Wait until the router's metrics have this line. Raises UnavailableError."""
+        began = time.monotonic()
+        while sample not in get(self.router.port, "/metrics")[1].decode().splitlines():
+            if time.monotonic() - began > timeout_s:
+                raise UnavailableError(f"the router did not show {sample!r} within {timeout_s:.0f} s")
+            time.sleep(0.2)
+
+    def restart(self, service: Service) -> None:
         """Kill a service as a crash would, and start it again."""
         service.kill()
-        time.sleep(pause_s)
+        time.sleep(1)
         service.start()
         service.wait_healthy(START_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def frozen(self, service: Service) -> Iterator[None]:
+        """Let a service stand still."""
+        service.freeze()
+        try:
+            yield
+        finally:
+            service.thaw()
 
     def agent(self, conversation: str | None = None, *, stream: bool = False, **parameters: object) -> Agent:
         """Return a client of the router."""
@@ -116,15 +145,44 @@ class Rig:
             self.say(agent, self.words(len(agent.messages), size))
             time.sleep(pause_s)
 
-    def by_hand(
-        self, messages: list[dict[str, str]], handle: dict[str, Any] | None = None, *, pause_s: float = 0.0
-    ) -> dict[str, Any] | None:
-        """Take one turn without a router; return decode's handle."""
-        exchange, after = self.hand.turn(messages, handle, pause_s=pause_s)
-        self.note(exchange)
-        return after
+    def by_hand(self) -> Talk:
+        """Return a conversation without a router."""
+        return Talk(self)
 
     def note(self, exchange: Exchange) -> Exchange:
         """Keep an exchange for the comparison with an honest prefill."""
         self.exchanges.append(exchange)
         return exchange
+
+
+class Talk:
+    """A conversation driven by hand, as a minimal router does: prefill with the handle held, decode with its params."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._hand = Hand(rig.prefill, rig.decode)
+        self.messages: list[dict[str, str]] = []
+        self.handle: dict[str, Any] | None = None
+
+    def turns(
+        self,
+        count: int = 1,
+        *,
+        size: int = 20,
+        pause_s: float = 0.5,
+        between_s: float = 0.0,
+        prefilling: Weather = contextlib.nullcontext,
+        decoding: Weather = contextlib.nullcontext,
+    ) -> None:
+        """Take some turns; `between_s` passes between prefill and decode, and each runs in a weather of its own."""
+        for _ in range(count):
+            self.messages.append({"role": "user", "content": self._rig.words(len(self.messages), size)})
+            with prefilling():
+                exchange, params = self._hand.prefill(self.messages, self.handle)
+            if not exchange.failed:
+                time.sleep(between_s)
+                with decoding():
+                    exchange, self.handle = self._hand.decode(exchange, params)
+            self._rig.note(exchange)
+            self.messages.append({"role": "assistant", "content": exchange.answer.text})
+            time.sleep(pause_s)

@@ -1,18 +1,22 @@
-"""Runs one scenario and notes what there is to judge: logs, counters, answers."""
+"""Runs one scenario and notes what there is to judge: logs, metrics, answers."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import shutil
+import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.faults.clients import ask
 from benchmarks.faults.journal import Journal
+from benchmarks.faults.recording import Recorder, Series
 from benchmarks.faults.rig import Rig
-from benchmarks.faults.scrape import Counters, rose, scrape
+
+from kvdiag.localstack import Service, free_port
+from kvdiag.localstack.process import HOST
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,18 +24,19 @@ if TYPE_CHECKING:
     from benchmarks.faults.clients import Exchange
     from benchmarks.faults.scenario import Scenario
 
-    from kvdiag.localstack import Service
-
-FACTS = "facts.json"
-SETTLE_S = 1.5
-"""Turn and event logs are written behind the scenes."""
-INTERVAL_S = 10.5
+FACTS: Final = "facts.json"
+RECORDED: Final = "metrics.json"
+EXPORT: Final = "kvdiag-export"
+"""The job of `kvdiag export`, which follows the logs."""
+SETTLE_S: Final = 2.0
+"""After this long without news the exporter counts a turn."""
+INTERVAL_S: Final = 10.5
 """Engines sum up every ten seconds; a scenario must not find its predecessor's sums in its logs."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What was seen beside the logs."""
+    """What was seen beside logs and metrics."""
 
     requests: int
     errors: int
@@ -39,48 +44,47 @@ class Facts:
     """Answers held against an honest prefill's."""
     different: int
     seconds: float
-    router: Counters
-    engines: Counters
 
 
-def run(scenario: Scenario, prefill: Service, decode: Service, folder: Path) -> Facts:
-    """Run a scenario on these engines; its logs and facts lie in `folder` afterwards."""
+def run(scenario: Scenario, prefill: Service, decode: Service, folder: Path, *, settle_s: float = INTERVAL_S) -> Facts:
+    """Run a scenario on these engines; its logs, metrics and facts lie in `folder` afterwards."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    engines = (prefill, decode)
-    journals = [Journal.of(engine) for engine in engines]
-    before = [scrape(engine) for engine in engines]
+    journals = [Journal.of(engine) for engine in (prefill, decode)]
     began = time.monotonic()
-    with Rig(prefill, decode, folder, scenario.router) as rig:
+    recorder = Recorder()
+    # Engines are watched before the first scrape: what they counted earlier is nobody's rise.
+    with Rig(prefill, decode, folder, scenario.router, recorder) as rig, recorder:
+        rig.follow(_exporter(prefill, decode, folder), EXPORT)
         scenario.drive(rig)
-        seconds = time.monotonic() - began
-        time.sleep(SETTLE_S)
-        router: Counters = {}
-        for one in rig.routers:
-            for name, value in scrape(one).items():
-                router[name] = router.get(name, 0.0) + value
-    over = time.monotonic()
+        # Engines sum up what they did, and the exporter counts what the sums tell.
+        time.sleep(settle_s)
     for journal in journals:
         journal.cut(folder)
-    after = [scrape(engine) for engine in engines]
-    engine_counters: Counters = {}
-    for role, first, last in zip(("prefill", "decode"), before, after, strict=True):
-        engine_counters |= {f"{role}: {name}": value for name, value in rose(first, last).items()}
+    (folder / RECORDED).write_text(json.dumps([one.as_json() for one in recorder.series()]))
     # Only now: the honest prefills must not show in the scenario's logs.
-    answered = [exchange for exchange in rig.exchanges if not exchange.failed]
-    different = sum(not is_honest(exchange, prefill) for exchange in answered)
-    facts = Facts(
-        requests=len(rig.exchanges),
-        errors=len(rig.exchanges) - len(answered),
-        compared=len(answered),
-        different=different,
-        seconds=round(seconds, 1),
-        router=rose({}, router),
-        engines=engine_counters,
-    )
+    facts = _facts(rig.exchanges, prefill, time.monotonic() - began)
     (folder / FACTS).write_text(json.dumps(asdict(facts), indent=1))
-    time.sleep(max(0.0, over + INTERVAL_S - time.monotonic()))
+    time.sleep(settle_s)
     return facts
+
+
+def _exporter(prefill: Service, decode: Service, folder: Path) -> Service:
+    port = free_port()
+    command = [sys.executable, "-m", "kvdiag", "export", "--listen", f"{HOST}:{port}", "--settle", f"{SETTLE_S}"]
+    paths = [prefill.log.parent, decode.log.parent, folder]
+    return Service("export", [*command, *paths], folder / "export.log", port, health_path="/metrics")
+
+
+def _facts(exchanges: list[Exchange], prefill: Service, seconds: float) -> Facts:
+    answered = [exchange for exchange in exchanges if not exchange.failed]
+    return Facts(
+        requests=len(exchanges),
+        errors=len(exchanges) - len(answered),
+        compared=len(answered),
+        different=sum(not is_honest(exchange, prefill) for exchange in answered),
+        seconds=round(seconds, 1),
+    )
 
 
 def is_honest(exchange: Exchange, engine: Service) -> bool:
@@ -88,3 +92,8 @@ def is_honest(exchange: Exchange, engine: Service) -> bool:
     parameters = exchange.parameters | {"stream": False, "cache_salt": secrets.token_hex(8)}
     honest = ask(engine.port, exchange.messages, None, **parameters)
     return honest.answer.text == exchange.answer.text
+
+
+def recorded(folder: Path) -> list[Series]:
+    """Return the metrics of a scenario."""
+    return [Series(**one) for one in json.loads((folder / RECORDED).read_text())]

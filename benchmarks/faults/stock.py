@@ -1,48 +1,50 @@
-"""Scenarios on stock vLLM: what happens, and what can be seen, where nothing of kvdiag's runs on the engines."""
+"""Stock vLLM: what happens, and what can be seen, where nothing of kvdiag's runs on the engines."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.faults import handles, settings
 from benchmarks.faults.engines import TTL_S
-from benchmarks.faults.handles import comes_back_late, edits, turn_lines
-from benchmarks.faults.scenario import HEALTHY, Evidence, Expected, Scenario
-from benchmarks.faults.settings import streams
+from benchmarks.faults.scenario import Evidence, Expected, scenario, turn_lines
 
 if TYPE_CHECKING:
     from benchmarks.faults.rig import Rig
 
-Messages = list[dict[str, str]]
 _PAIR: Final = ("stock-prefill", "stock-decode")
+_DECLINES: Final = Evidence("prefill.log", "Declining expired remote read", "root cause")
 
 
-class _Talk:
-    """A conversation driven by hand."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-        self.messages: Messages = []
-        self.handle: dict[str, object] | None = None
-
-    def turns(self, count: int = 1, *, pause_s: float = 0.5, between_s: float = 0.0) -> None:
-        """Take some turns; `between_s` passes between prefill and decode."""
-        for _ in range(count):
-            self.messages.append({"role": "user", "content": self._rig.words(len(self.messages))})
-            self.handle = self._rig.by_hand(self.messages, self.handle, pause_s=between_s)
-            self.messages.append({"role": "assistant", "content": self._rig.exchanges[-1].answer.text})
-            time.sleep(pause_s)
-
-
-def healthy_by_hand(rig: Rig) -> None:
-    talks = [_Talk(rig) for _ in range(2)]
+@scenario(engines=_PAIR, wrong_text=True)
+def stock_pair_by_hand(rig: Rig) -> None:
+    """Two conversations of six turns, no router at all."""
+    talks = [rig.by_hand() for _ in range(2)]
     for _ in range(6):
         for talk in talks:
             talk.turns(pause_s=1)
 
 
-def expired_by_hand(rig: Rig) -> None:
-    steady, late = _Talk(rig), _Talk(rig)
+@scenario(
+    Expected(
+        "expired_remote_read/failed_request",
+        "Prefill declined to read blocks that decode was about to release, and kv_load_failure_policy=fail made the "
+        "request an HTTP 500.",
+        turns=1,
+        beside=("upstream_error",),
+        evidence=(
+            _DECLINES,
+            Evidence("prefill.log", "due to KV load failure", "policy fail turns the decline into an error"),
+        ),
+        also_wrong=("upstream_error as the root cause",),
+    ),
+    errors=1,
+    engines=_PAIR,
+    wrong_text=True,
+)
+def stock_read_back_expired(rig: Rig) -> None:
+    """A turn comes when decode's TTL is nearly over; policy fail, no router to help."""
+    steady, late = rig.by_hand(), rig.by_hand()
     late.turns()
     began = time.monotonic()
     while time.monotonic() - began < TTL_S - 3:
@@ -52,8 +54,40 @@ def expired_by_hand(rig: Rig) -> None:
     late.turns()
 
 
-def used_twice(rig: Rig) -> None:
-    talk = _Talk(rig)
+@scenario(
+    Expected(
+        "expired_remote_read",
+        "Prefill's decline failed its request; the router repeated the call without the handle and the client saw "
+        "nothing of it.",
+        beside=("upstream_error",),
+        evidence=(_DECLINES,),
+        also_wrong=("upstream_error as the root cause",),
+    ),
+    router=("--handle-ttl", "120"),
+    engines=_PAIR,
+    keep=False,
+    wrong_text=True,
+)
+def stock_read_back_expired_behind_the_router(rig: Rig) -> None:
+    """The same behind kvdiag's router with a TTL that is too long: it tries once more without the handle."""
+    handles.router_ttl_too_long(rig)
+
+
+@scenario(
+    Expected(
+        "suspect_kv/read_after_release",
+        "The second read of one handle succeeded with HTTP 200; only decode knows that the blocks were not held for "
+        "anybody then.",
+        turns=1,
+        evidence=(Evidence("decode.log", "Potentially invalid KV blocks", "decode did not hold them any more"),),
+        also_wrong=("healthy", "expired_handoff"),
+    ),
+    engines=_PAIR,
+    wrong_text=True,
+)
+def stock_handle_used_twice(rig: Rig) -> None:
+    """A fork uses the same handle again; stock prefill reads blocks that are free."""
+    talk = rig.by_hand()
     talk.turns(2)
     again = dict(talk.handle or {})
     talk.turns()
@@ -62,15 +96,65 @@ def used_twice(rig: Rig) -> None:
     talk.turns(2, pause_s=2)
 
 
-def edited_by_hand(rig: Rig) -> None:
-    talk = _Talk(rig)
+@scenario(engines=_PAIR, wrong_text=True, keep=False)
+def stock_first_message_edited(rig: Rig) -> None:
+    """An edited history with a live handle: stock prefill compares counts only, and no log shows it."""
+    talk = rig.by_hand()
     talk.turns(2)
     talk.messages[0]["content"] = "Corrected. " + talk.messages[0]["content"][:-40]
     talk.turns()
 
 
-def restarted_by_hand(rig: Rig) -> None:
-    talk = _Talk(rig)
+@scenario(
+    Expected(
+        "prefix_diverged/in_history",
+        "The router saw that the history no longer starts as it did when decode answered.",
+        turns=1,
+        evidence=(turn_lines("prefix_diverged/in_history", "the router withheld the handle"),),
+        also_wrong=("remote_hit",),
+    ),
+    engines=_PAIR,
+    wrong_text=True,
+)
+def stock_edited_behind_the_router(rig: Rig) -> None:
+    """The same behind kvdiag's router, which compares the history before it sends a stock engine's handle."""
+    handles.first_message_edited(rig)
+
+
+@scenario(
+    Expected(
+        "missing_metadata/not_returned",
+        "Streamed answers of this vLLM carry no params.",
+        turns=3,
+        also_wrong=("feature_off",),
+    ),
+    engines=_PAIR,
+)
+def stock_streams_return_no_handle(rig: Rig) -> None:
+    """Stock vLLM 0.32 behind kvdiag's router, streaming."""
+    settings.streams(rig)
+
+
+@scenario(
+    Expected(
+        "peer_unreachable/restarted",
+        "The handle names an engine that was replaced. Policy fail makes the turn an error; the turns after it, without "
+        "the old handle, are well.",
+        turns=1,
+        beside=("upstream_error",),
+        evidence=(
+            Evidence("prefill.log", "engine ID mismatch", "another engine answers at that address"),
+            Evidence("prefill.log", "NIXL transfer failure", "the read of the dead engine's blocks"),
+        ),
+        also_wrong=("transfer_failed as the root cause", "expired_remote_read"),
+    ),
+    errors=1,
+    engines=("stock-prefill", "stock-decode-patient"),
+    wrong_text=True,
+)
+def stock_decode_restarted(rig: Rig) -> None:
+    """Decode is restarted, a minimal router goes on sending the old handle."""
+    talk = rig.by_hand()
     talk.turns(3)
     rig.restart(rig.decode)
     talk.turns()
@@ -78,177 +162,62 @@ def restarted_by_hand(rig: Rig) -> None:
     talk.turns(2)
 
 
-def handed_off_late(rig: Rig) -> None:
-    talk = _Talk(rig)
+@scenario(
+    Expected(
+        "expired_handoff",
+        "Prefill let its blocks go before decode came. Decode read them all the same: the answer may be wrong, which "
+        "makes suspect_kv as good a headline.",
+        turns=1,
+        or_else=("suspect_kv",),
+        evidence=(
+            Evidence("prefill.log", "Releasing expired KV blocks", "prefill's lease is over"),
+            Evidence("prefill.log", "Potentially invalid KV blocks", "and decode read all the same"),
+        ),
+        also_wrong=("expired_remote_read", "a benign TTL release"),
+    ),
+    engines=("stock-prefill-short-lease", "stock-decode"),
+    wrong_text=True,
+)
+def stock_hand_off_after_the_lease(rig: Rig) -> None:
+    """Decode is called 12 s after prefill, whose lease is 5 s."""
+    talk = rig.by_hand()
     talk.turns(2)
     talk.turns(between_s=12)
     talk.turns()
 
 
-def hangs_under_recompute(rig: Rig) -> None:
-    rig.configure(deadlines__reuse_s="6")
-    comes_back_late(rig)
-
-
-SCENARIOS: Final = (
-    Scenario(
-        "stock-pair-by-hand",
-        "two conversations of six turns, no router at all",
-        healthy_by_hand,
-        HEALTHY,
-        engines=_PAIR,
-        wrong_text=True,
+@scenario(
+    Expected(
+        "expired_remote_read",
+        "vLLM claims the declined tokens again but never reads them; only the router's time limit for a reuse ended the "
+        "wait. The second call, without the handle, was answered.",
+        beside=("upstream_error",),
+        evidence=(_DECLINES,),
+        also_wrong=("queueing/prefill", "upstream_error as the root cause"),
     ),
-    Scenario(
-        "stock-read-back-expired",
-        "a turn comes when decode's TTL is nearly over; policy fail, no router to help",
-        expired_by_hand,
-        Expected(
-            "expired_remote_read",
-            "failed_request",
-            turns=1,
-            must_not=("transfer_failed", "expired_handoff", "suspect_kv", "missing_metadata"),
-            evidence=(
-                Evidence("prefill.log", "Declining expired remote read", "root cause"),
-                Evidence("prefill.log", "due to KV load failure", "policy fail turns the decline into an error"),
-            ),
-            why="Prefill declined to read blocks that decode was about to release, and kv_load_failure_policy=fail made the "
-            "request an HTTP 500.",
-            also_wrong=("upstream_error as the root cause",),
-        ),
-        errors=1,
-        engines=_PAIR,
-        wrong_text=True,
-    ),
-    Scenario(
-        "stock-read-back-expired-behind-the-router",
-        "the same behind kvdiag's router with a TTL that is too long: it tries once more without the handle",
-        comes_back_late,
-        Expected(
-            "expired_remote_read",
-            must_not=("transfer_failed", "expired_handoff", "suspect_kv"),
-            evidence=(Evidence("prefill.log", "Declining expired remote read", "root cause"),),
-            why="Prefill's decline failed its request; the router repeated the call without the handle and the client saw "
-            "nothing of it.",
-            also_wrong=("upstream_error as the root cause",),
-        ),
-        router=("--handle-ttl", "120"),
-        engines=_PAIR,
-        cases=(),
-        wrong_text=True,
-    ),
-    Scenario(
-        "stock-handle-used-twice",
-        "a fork uses the same handle again; stock prefill reads blocks that are free",
-        used_twice,
-        Expected(
-            "suspect_kv",
-            "read_after_release",
-            turns=1,
-            must_not=("expired_handoff", "transfer_failed", "missing_metadata"),
-            evidence=(Evidence("decode.log", "Potentially invalid KV blocks", "decode did not hold them any more"),),
-            why="The second read of one handle succeeded with HTTP 200; only decode knows that the blocks were not held "
-            "for anybody then.",
-            also_wrong=("healthy", "expired_handoff"),
-        ),
-        engines=_PAIR,
-        wrong_text=True,
-    ),
-    Scenario(
-        "stock-first-message-edited",
-        "an edited history with a live handle: stock prefill compares counts only",
-        edited_by_hand,
-        HEALTHY,
-        wrong_text=True,
-        cases=(),
-        engines=_PAIR,
-    ),
-    Scenario(
-        "stock-edited-behind-the-router",
-        "the same behind kvdiag's router, which compares the history before it sends a stock engine's handle",
-        edits,
-        Expected(
-            "prefix_diverged",
-            "in_history",
-            turns=1,
-            must_not=("missing_metadata", "suspect_kv", "expired_remote_read"),
-            evidence=(turn_lines("prefix_diverged", "in_history", "the router withheld the handle"),),
-            why="The router saw that the history no longer starts as it did when decode answered.",
-            also_wrong=("remote_hit",),
-        ),
-        engines=_PAIR,
-        wrong_text=True,
-    ),
-    Scenario(
-        "stock-streams-return-no-handle",
-        "stock vLLM 0.32 behind kvdiag's router, streaming",
-        streams,
-        Expected(
-            "missing_metadata",
-            "not_returned",
-            turns=3,
-            must_not=("feature_off", "expired_remote_read"),
-            evidence=(turn_lines("missing_metadata", "not_returned", "the turn before left no handle"),),
-            why="Streamed answers of this vLLM carry no params.",
-            also_wrong=("feature_off",),
-        ),
-        engines=_PAIR,
-    ),
-    Scenario(
-        "stock-decode-restarted",
-        "decode is restarted, a minimal router goes on sending the old handle",
-        restarted_by_hand,
-        Expected(
-            "peer_unreachable",
-            "restarted",
-            turns=1,
-            must_not=("expired_remote_read", "suspect_kv", "missing_metadata"),
-            evidence=(
-                Evidence("prefill.log", "engine ID mismatch", "another engine answers at that address", every=True),
-                Evidence("prefill.log", "NIXL transfer failure", "the read of the dead engine's blocks", every=True),
-            ),
-            why="The handle names an engine that was replaced. Policy fail makes the turn an error; the turns after it, "
-            "without the old handle, are well.",
-            also_wrong=("transfer_failed as the root cause", "expired_remote_read"),
-        ),
-        errors=1,
-        engines=("stock-prefill", "stock-decode-patient"),
-        wrong_text=True,
-    ),
-    Scenario(
-        "stock-hand-off-after-the-lease",
-        "decode is called 12 s after prefill, whose lease is 5 s",
-        handed_off_late,
-        Expected(
-            "expired_handoff",
-            turns=1,
-            acceptable=("suspect_kv",),
-            must_not=("expired_remote_read", "missing_metadata"),
-            evidence=(
-                Evidence("prefill.log", "Releasing expired KV blocks", "prefill's lease is over"),
-                Evidence("prefill.log", "Potentially invalid KV blocks", "and decode read all the same"),
-            ),
-            why="Prefill let its blocks go before decode came. Decode read them all the same: the answer may be wrong, "
-            "which makes suspect_kv as good a headline.",
-            also_wrong=("expired_remote_read", "a benign TTL release"),
-        ),
-        engines=("stock-prefill-short-lease", "stock-decode"),
-        wrong_text=True,
-    ),
-    Scenario(
-        "stock-decline-hangs-under-recompute",
-        "policy recompute: the declined read hangs until the router's 6 s for a reuse are over",
-        hangs_under_recompute,
-        Expected(
-            "expired_remote_read",
-            must_not=("transfer_failed", "expired_handoff", "suspect_kv", "queueing"),
-            evidence=(Evidence("prefill.log", "Declining expired remote read", "root cause"),),
-            why="vLLM claims the declined tokens again but never reads them; only the router's time limit for a reuse "
-            "ended the wait. The second call, without the handle, was answered.",
-            also_wrong=("queueing/prefill", "upstream_error as the root cause"),
-        ),
-        router=("--handle-ttl", "120"),
-        engines=("stock-prefill-recompute", "stock-decode"),
-        wrong_text=True,
-    ),
+    router=("--handle-ttl", "120"),
+    engines=("stock-prefill-recompute", "stock-decode"),
+    wrong_text=True,
 )
+def stock_decline_hangs_under_recompute(rig: Rig) -> None:
+    """Policy recompute: the declined read hangs until the router's 6 s for a reuse are over."""
+    rig.configure(deadlines__reuse_s="6")
+    handles.router_ttl_too_long(rig)
+
+
+@scenario(
+    Expected(
+        "feature_off/prefill",
+        "Prefill's start-up arguments switch the feature off. It claims the tokens of a handle all the same and never "
+        "reads them; only the router's time limit for a reuse ended each wait.",
+        beside=("upstream_error",),
+        evidence=(Evidence("prefill.log", "non-default args", "bidirectional_kv_xfer is False"),),
+        also_wrong=("queueing/prefill", "expired_remote_read"),
+    ),
+    engines=("stock-prefill-off", "stock-decode"),
+    wrong_text=True,
+)
+def stock_feature_off_on_prefill(rig: Rig) -> None:
+    """A stock prefill was started without bidirectional_kv_xfer; decode returns handles and the router sends them."""
+    rig.configure(deadlines__reuse_s="6")
+    rig.talk(rig.agent("agent"), 3)

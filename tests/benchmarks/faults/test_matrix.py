@@ -1,4 +1,4 @@
-"""The matrix speaks the vocabulary, and every row can be run."""
+"""The matrix speaks the vocabulary, leaves none of it out, and every row can be run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.faults.engines import ENGINES
-from benchmarks.faults.matrix import SCENARIOS
+from benchmarks.faults.matrix import SCENARIOS, section
+from benchmarks.faults.scenario import CALM
 
 from kvdiag.causes import CAUSES
 
 if TYPE_CHECKING:
     from benchmarks.faults.scenario import Expected, Scenario
+
+every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 
 
 def expectations(scenario: Scenario) -> list[Expected]:
@@ -23,26 +26,36 @@ def test_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("cause", sorted(CAUSES.keys() - {"first_turn", "remote_hit"}))
+def test_every_cause_and_detail_is_provoked(cause: str) -> None:
+    expected = {scenario.expected.verdict for scenario in SCENARIOS}
+    assert {f"{cause}/{detail}" for detail in CAUSES[cause].details} <= expected
+    assert any(verdict.partition("/")[0] == cause for verdict in expected)
+
+
+@every_scenario
 def test_a_scenario_expects_what_the_causes_table_has(scenario: Scenario) -> None:
     for expected in expectations(scenario):
-        named = {expected.cause, *expected.acceptable, *expected.must_not} - {"*", "healthy"}
+        named = {expected.cause, *expected.or_else, *expected.beside, *expected.must_not} - {"*", "healthy"}
         assert named <= CAUSES.keys()
         assert expected.detail is None or expected.detail in CAUSES[expected.cause].details
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@every_scenario
 def test_a_scenario_runs_on_engines_of_the_right_roles(scenario: Scenario) -> None:
     assert [ENGINES[name].role for name in scenario.engines] == ["prefill", "decode"]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_a_kept_fault_says_how_the_lines_prove_it(scenario: Scenario) -> None:
-    kept = [scenario.expected] * ("all" in scenario.cases) + [scenario.stock] * ("stock" in scenario.cases)
-    for expected in kept:
-        assert expected is not None
-        quiet = expected.must_not == ("*",)
-        assert quiet or (expected.why and expected.also_wrong and expected.evidence)
+@every_scenario
+def test_a_scenario_says_what_is_done_and_has_its_place_on_the_page(scenario: Scenario) -> None:
+    assert scenario.what.endswith(".")
+    assert section(scenario)
+
+
+@every_scenario
+def test_a_fault_says_how_the_lines_prove_it(scenario: Scenario) -> None:
+    for expected in expectations(scenario):
+        assert expected.cause in CALM or (expected.why and expected.also_wrong and expected.proof)
 
 
 def test_engines_that_nobody_uses_are_not_kept() -> None:

@@ -1,0 +1,72 @@
+"""A scenario and everything that was found out about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.faults.judge import Judgement, classify, judge, logs_of, without
+from benchmarks.faults.metrics import Seen, about_faults, alerts_of, exported, installed
+from benchmarks.faults.run import FACTS, Facts, recorded
+from benchmarks.faults.scenario import CALM
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+
+    from benchmarks.faults.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Row:
+    """A scenario and everything that was found out about it."""
+
+    scenario: Scenario
+    facts: Facts
+    whole: Judgement
+    stock: Judgement
+    installed: Seen
+    exported: Seen
+
+    @property
+    def missed(self) -> list[str]:
+        """Return what is not as expected, in words."""
+        scenario, facts = self.scenario, self.facts
+        found = [f"all logs: {text}" for text in self.whole.missed]
+        found += [f"engine logs: {text}" for text in self.stock.missed]
+        if (text := self._alerts_missed()) is not None:
+            found.append(f"alerts: {text}")
+        if facts.errors != scenario.errors:
+            found.append(f"{facts.errors} errors at the client, {scenario.errors} expected")
+        if facts.different and not scenario.wrong_text:
+            found.append(f"{facts.different} of {facts.compared} answers differ from an honest prefill's")
+        return found
+
+    def _alerts_missed(self) -> str | None:
+        """Return what is wrong with the alerts: one that accuses an innocent run, none for a fault that has one."""
+        expected = self.scenario.expected
+        rung = {*self.installed.alerts, *self.exported.alerts}
+        if expected.cause in CALM:
+            return f"{', '.join(false)} fired" if (false := about_faults(self.installed.alerts)) else None
+        due = {name for cause in (expected.cause, *expected.or_else) for name in alerts_of(cause)}
+        quiet = self.below_budget(self.installed) or self.below_budget(self.exported)
+        return None if not due or due & rung or quiet else f"none of {', '.join(sorted(due))} fired"
+
+    def below_budget(self, seen: Seen) -> bool:
+        """Tell whether a source saw the fault, on too few turns for an alert."""
+        cause = self.scenario.expected.cause
+        return seen.share(cause) > 0 and seen.within_budget(cause)
+
+
+def row_of(scenario: Scenario, folder: Path, *, noise: AbstractSet[str] = frozenset()) -> Row:
+    """Return what the logs, metrics and facts of a run tell. `noise` are causes that do not count."""
+    logs, engine_logs, series = logs_of(folder), logs_of(folder, stock=True), recorded(folder)
+    return Row(
+        scenario,
+        Facts(**json.loads((folder / FACTS).read_text())),
+        judge(without(noise, classify(logs)), scenario.expected),
+        judge(without(noise, classify(engine_logs)), scenario.expected if logs == engine_logs else scenario.stock),
+        installed(series),
+        exported(series),
+    )

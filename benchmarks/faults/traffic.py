@@ -1,0 +1,156 @@
+"""Load and clients: queues, caches that are too small, long prompts, clients that are slow or gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.faults.clients import Stream
+from benchmarks.faults.scenario import Evidence, Expected, scenario, turn_lines
+
+if TYPE_CHECKING:
+    from benchmarks.faults.rig import Rig
+
+
+def at_once(rig: Rig, count: int, size: int, **parameters: object) -> None:
+    """Let new agents start at the same moment with prompts of one length."""
+    agents = [rig.agent(f"agent-{number}", stream=True, **parameters) for number in range(count)]
+    crowd = [
+        threading.Thread(target=rig.say, args=(agent, rig.words(number, size))) for number, agent in enumerate(agents)
+    ]
+    for one in crowd:
+        one.start()
+    for one in crowd:
+        one.join()
+
+
+@scenario(
+    Expected(
+        "queueing/prefill",
+        "The prompts are of the same length and were sent at the same moment; each waited for those before it.",
+        evidence=(Evidence("prefill.log", r"Waiting: [1-9]", "requests wait for the only slot"),),
+        also_wrong=("compute_bound", "slow_transfer"),
+    ),
+    engines=("prefill-narrow", "decode"),
+)
+def prompts_queue_on_prefill(rig: Rig) -> None:
+    """Twenty long prompts arrive at once at a prefill engine that runs one at a time."""
+    rig.talk(rig.agent("alone"), 2)
+    at_once(rig, 20, 250)
+
+
+@scenario(
+    Expected(
+        "queueing/decode",
+        "The answers are of the same length and were asked for at the same moment; each waited for those before it.",
+        evidence=(Evidence("decode.log", r"Waiting: [1-9]", "requests wait for the only slot"),),
+        also_wrong=("compute_bound", "slow_transfer", "kv_pressure"),
+    ),
+    engines=("prefill", "decode-narrow"),
+)
+def answers_queue_on_decode(rig: Rig) -> None:
+    """Twelve long answers are asked for at once from a decode engine that writes one at a time."""
+    rig.talk(rig.agent("alone"), 2)
+    at_once(rig, 12, 20, max_tokens=800, ignore_eos=True)
+
+
+@scenario(
+    Expected(
+        "kv_pressure/retained_blocks",
+        "Each finished conversation keeps about a third of decode's blocks until its TTL is over, so new requests wait "
+        "for blocks and not for a slot.",
+        evidence=(Evidence("decode.log", r"Waiting: [1-9]|Deferred: [1-9]", "no blocks for the next request"),),
+        also_wrong=("slow_transfer", "queueing/prefill"),
+    ),
+    engines=("prefill", "decode-small"),
+)
+def retained_blocks_fill_decode(rig: Rig) -> None:
+    """Two agents leave their blocks in decode's small cache, and six more arrive."""
+    for number in range(2):
+        rig.talk(rig.agent(f"earlier-{number}", stream=True), 1, size=110)
+    at_once(rig, 6, 120)
+
+
+@scenario(
+    Expected(
+        "kv_pressure/capacity",
+        "No conversation leaves blocks behind; what runs fills the cache, and what comes waits for blocks.",
+        evidence=(Evidence("decode.log", r"Waiting: [1-9]|Deferred: [1-9]", "no blocks for the next request"),),
+        also_wrong=("queueing/decode", "kv_pressure/retained_blocks"),
+    ),
+    engines=("prefill", "decode-small-off"),
+)
+def long_requests_fill_decode(rig: Rig) -> None:
+    """Twenty requests arrive at once; decode's cache holds two of them, and keeps nothing for later turns."""
+    at_once(rig, 20, 130, max_tokens=400, ignore_eos=True)
+
+
+@scenario(
+    Expected(
+        "kv_pressure/preempted",
+        "The answers grow until the cache is full: decode's own lines count the requests that it throws out to start anew.",
+        evidence=(Evidence("decode.log", "Preemptions", "running requests were thrown out"),),
+        also_wrong=("queueing/decode", "kv_pressure/retained_blocks"),
+    ),
+    engines=("prefill", "decode-small-off"),
+)
+def answers_outgrow_decode(rig: Rig) -> None:
+    """Six short requests ask for long answers at once, more than decode's small cache holds in the end."""
+    at_once(rig, 6, 10, max_tokens=1800, ignore_eos=True)
+
+
+@scenario(
+    Expected(
+        "compute_bound",
+        "The slow turn read the history back as the others did; what takes the time is what it adds to it.",
+        turns=1,
+        also_wrong=("slow_transfer", "missing_metadata"),
+    )
+)
+def long_tool_results(rig: Rig) -> None:
+    """One of an agent's many turns adds a tool's result of 2,800 tokens to its history of 5,000."""
+    agent = rig.agent("reads-files", stream=True)
+    rig.talk(agent, 1, size=150)
+    rig.talk(agent, 7, size=2)
+    rig.talk(agent, 1, size=100)
+
+
+@scenario(
+    Expected(
+        "client/slow",
+        "Only the client's reading makes the turn long: its first token came as fast as the others'.",
+        turns=1,
+        also_wrong=("queueing/decode", "healthy"),
+    )
+)
+def client_drains_slowly(rig: Rig) -> None:
+    """One client stops reading for 30 s in the middle of a long answer."""
+    rig.talk(rig.agent("quick", stream=True, max_tokens=200, ignore_eos=True), 3)
+    prompt = [{"role": "user", "content": rig.words(0)}]
+    slow = Stream(rig.router.port, prompt, "slow", max_tokens=3000, ignore_eos=True)
+    slow.read()
+    time.sleep(30)
+    slow.drain()
+    slow.close()
+
+
+@scenario(
+    Expected(
+        "client/aborted",
+        "The router ended both calls when their clients went away; the engines were well.",
+        turns=2,
+        evidence=(turn_lines("client/aborted", "status 499"),),
+        also_wrong=("upstream_error",),
+    )
+)
+def clients_hang_up(rig: Rig) -> None:
+    """Two clients close the connection after the first tokens."""
+    rig.talk(rig.agent("stays", stream=True), 3)
+    for number in range(2):
+        prompt = [{"role": "user", "content": rig.words(number)}]
+        gone = Stream(rig.router.port, prompt, f"gone-{number}", max_tokens=400, ignore_eos=True)
+        gone.read()
+        gone.close()
+    time.sleep(2)
+    rig.talk(rig.agent("stays too", stream=True), 2)
