@@ -39,6 +39,8 @@ class KvdiagNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM ship
         self._scheduler_side: SchedulerSide | None = None
         self._worker_side: WorkerSide | None = None
         if role == KVConnectorRole.SCHEDULER:
+            if settings.recomputes_failed_reads:
+                upstream.recompute_failed_reads(vllm_config)
             self._scheduler_side = SchedulerSide(
                 settings,
                 upstream.layout_of(vllm_config, kv_cache_config),
@@ -47,10 +49,18 @@ class KvdiagNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM ship
                 may_notify_strangers=upstream.may_notify_strangers(),
             )
         else:
-            self._worker_side = WorkerSide(self._outbox, leads=self.connector_worker.tp_rank == 0)
-            upstream.attach(self.connector_worker, self._worker_side, self._outbox)
+            worker = self.connector_worker
+            timeout_s = settings.read_timeout_s if upstream.can_give_up(worker) else 0.0
+            self._worker_side = WorkerSide(self._outbox, leads=worker.tp_rank == 0, read_timeout_s=timeout_s)
+            upstream.attach(worker, self._worker_side, self._outbox)
 
     # Scheduler side.
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """Take the pool that the blocks of this engine come from."""
+        super().bind_gpu_block_pool(gpu_block_pool)
+        if self._scheduler_side is not None:
+            self._scheduler_side.quarantine.bind(gpu_block_pool)
 
     def on_new_request(self, request: Request) -> None:
         """Vet the params before upstream reads them."""
@@ -72,7 +82,7 @@ class KvdiagNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM ship
         """Take the decision down."""
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         if self._scheduler_side is not None:
-            self._outbox.guard(self._scheduler_side.admitted, request, num_external_tokens)
+            self._outbox.guard(self._scheduler_side.admitted, request, num_external_tokens, blocks.blocks)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """Send the workers, beside what upstream sends, how each read uses its handle."""
@@ -132,18 +142,26 @@ class KvdiagNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM ship
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
         """Report what has ended; vLLM 0.29 asks here."""
+        self._give_up_stalled()
         sent, received = super().get_finished(finished_req_ids)
         self._observe(sent, received)
         return sent, received
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Report what has ended; vLLM 0.30 and later ask here."""
+        self._give_up_stalled()
         results = super().get_transfer_results(finished_req_ids)
         self._observe(results.finished_sending, results.finished_recving)
+        results.failed_recving &= results.finished_recving
         return results
 
-    def _observe(self, sent: Iterable[str], received: Iterable[str]) -> None:
+    def _give_up_stalled(self) -> None:
         if self._worker_side is not None:
+            self._outbox.guard(upstream.give_up_stalled, self.connector_worker, self._worker_side)
+
+    def _observe(self, sent: Iterable[str], received: set[str]) -> None:
+        if self._worker_side is not None:
+            self._outbox.guard(self._worker_side.settle, received)
             self._outbox.guard(self._worker_side.received, received)
             self._outbox.guard(self._worker_side.let_go, sent)
 

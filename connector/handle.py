@@ -6,6 +6,7 @@ Everything here is total: any value at all gives a handle or the reason why ther
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeGuard
 
@@ -20,8 +21,7 @@ INTERNAL_KEYS: Final = ("_remote_blocks_processed", "_p_side_truncated")
 
 _Text = Annotated[str, Meta(min_length=1, max_length=512)]
 _Size = Annotated[int, Meta(ge=1, le=4096)]
-_Block = Annotated[int, Meta(ge=0, lt=1 << 31)]
-_Group = Annotated[list[_Block], Meta(max_length=MAX_BLOCKS)]
+_Groups = Annotated[list[Any], Meta(min_length=1, max_length=64)]
 
 
 class _Fields(msgspec.Struct):
@@ -31,7 +31,7 @@ class _Fields(msgspec.Struct):
     remote_request_id: _Text
     remote_host: _Text
     remote_port: Annotated[int, Meta(ge=1, le=65535)]
-    remote_block_ids: Annotated[list[_Group], Meta(min_length=1, max_length=64)]
+    remote_block_ids: _Groups
     remote_blocks_expiry_time: float | None = None
     tp_size: _Size = 1
     dcp_size: _Size = 1
@@ -47,7 +47,7 @@ class Handle:
     tokens: int
     blocks: list[list[int]]
     """Block ids by KV cache group."""
-    peer: str
+    address: str
     """Host and port of the holder's side channel."""
     context: context.HandleContext | None
     """None for an engine that runs the stock connector."""
@@ -93,7 +93,7 @@ def _handle(fields: _Fields, tokens: int, params: dict[str, Any]) -> Handle:
         request_id=fields.remote_request_id,
         tokens=tokens,
         blocks=fields.remote_block_ids,
-        peer=f"{fields.remote_host}:{fields.remote_port}",
+        address=f"{fields.remote_host}:{fields.remote_port}",
         context=told,
     )
 
@@ -105,8 +105,23 @@ def _fields(params: dict[str, Any]) -> _Fields | Flaw:
         return Flaw(str(error))
     if not any(fields.remote_block_ids):
         return Flaw("no block in remote_block_ids")
+    if not all(map(_are_blocks, fields.remote_block_ids)):
+        return Flaw("remote_block_ids are not lists of block ids")
     expiry = fields.remote_blocks_expiry_time
     return fields if expiry is None or math.isfinite(expiry) else Flaw("remote_blocks_expiry_time is not finite")
+
+
+def _are_blocks(group: object) -> bool:
+    """Return whether this is a list of block ids. The array checks them in C: a long prompt has thousands."""
+    if not isinstance(group, list) or len(group) > MAX_BLOCKS:
+        return False
+    if group and type(group[0]) is not int:  # numpy would read booleans alone as a mask
+        return False
+    try:
+        array("I", group)
+    except (TypeError, OverflowError):
+        return False
+    return True
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -6,6 +6,7 @@ starts with its kind, of plain values only, because it crosses processes as msgp
     ["moved", request, bytes, transfer s, post s, descriptors]   worker: a read is complete on this rank
     ["failed", request, cause, detail, engine]                   worker: a read failed
     ["released", request, release]                               worker: blocks were let go, and why
+    ["stalled", request], ["settled", request]                   worker: a read was given up, and, later, is over
     ["suspect", request, reader]                                 worker: blocks were read after they were freed
     ["handshake", engine, seconds, cause, detail]                worker: cause None where it succeeded
     ["event", {...}]                                             scheduler: fields of a KvEvent, "t" instead of "ts"
@@ -40,6 +41,11 @@ class Outbox:
         self._limit = limit
         self._dropped = 0
         self._reported: set[str] = set()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what is put now will not be dropped, for some more items."""
+        return len(self._items) < self._limit // 2
 
     def put(self, *item: Any) -> None:  # noqa: ANN401 - plain values, see above
         """Add an item."""

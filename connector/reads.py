@@ -24,6 +24,7 @@ class Request(Protocol):
     request_id: str
     kv_transfer_params: Any
     num_prompt_tokens: int
+    num_computed_tokens: int
     prompt_token_ids: list[int] | None
     prompt_embeds: Any
     """Where set, the token ids say nothing."""

@@ -125,10 +125,13 @@ class Reporter:
             fields.update(conversation=conversation, turn=turn.context.turn)
         if isinstance(turn.handle, Handle) and kind not in ("retain", "release"):
             fields["remote_request_id"] = turn.handle.request_id
-            fields["peer"] = turn.handle.peer if kind in ("transfer", "failure") else None
+            fields["peer"] = self._peer(turn.handle) if kind in ("transfer", "failure") else None
         if self._settings.traces_endpoint and turn.context.traceparent is not None:
             fields["traceparent"] = turn.context.traceparent[:_MAX_TEXT]
         self._put(turn.request_id, turn.role, kind, fields)
+
+    def _peer(self, handle: Handle) -> str:
+        return handle.address if self._settings.peer_addresses else handle.engine_id
 
     def _put(self, request_id: str, role: Role, kind: EventKind, fields: dict[str, Any]) -> None:
         fields.update(t=self._wall(), request_id=request_id, role=role, engine_id=self._settings.engine_id, kind=kind)

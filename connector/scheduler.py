@@ -16,6 +16,7 @@ from kvdiag.connector import handle as handles
 from kvdiag.connector.digest import PrefixDigest, Salt
 from kvdiag.connector.handle import Flaw, Handle
 from kvdiag.connector.peers import Peers
+from kvdiag.connector.quarantine import Quarantine
 from kvdiag.connector.reads import Reads, show
 from kvdiag.connector.report import Reporter
 from kvdiag.connector.retention import Retention, Retentions
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from kvdiag.connector.outbox import Item, Outbox
     from kvdiag.connector.plan import Layout
+    from kvdiag.connector.quarantine import Block
     from kvdiag.connector.reads import Request
     from kvdiag.connector.settings import Settings
     from kvdiag.events import Release
@@ -52,6 +54,7 @@ class SchedulerSide:
         self._wall = wall
         self._turns: dict[str, Turn] = {}
         self._peers = Peers(clock)
+        self.quarantine = Quarantine()
         self._reads = Reads(
             settings,
             layout,
@@ -83,7 +86,7 @@ class SchedulerSide:
         if isinstance(handle, Flaw) and not handle.releasable:
             params.pop("remote_block_ids", None)
         self._turns[request.request_id] = Turn(
-            request_id=request.request_id,
+            request=request,
             role="prefill" if prefill else "decode",
             context=context.parse(context.TurnContext, params) or context.TurnContext(),
             prompt=request.num_prompt_tokens,
@@ -116,8 +119,8 @@ class SchedulerSide:
         if turn is not None and turn.outcome is None:
             turn.local = local
 
-    def admitted(self, request: Request, external: int) -> None:
-        """Take the decision down: so many tokens are claimed from the other engine."""
+    def admitted(self, request: Request, external: int, blocks: Sequence[Sequence[Block]] = ()) -> None:
+        """Take the decision down: so many tokens are claimed from the other engine, into these blocks."""
         turn = self._turns.get(request.request_id)
         if turn is None or turn.outcome is not None:
             return
@@ -125,7 +128,7 @@ class SchedulerSide:
         now = self._clock()
         turn.queue_s = now - turn.arrived_at
         if external > 0:
-            turn.claimed_at = now
+            turn.claimed_at, turn.blocks = now, blocks
         if turn.role == "prefill" or turn.handle is not None:
             self._report.match(turn)
         if turn.role == "prefill":
@@ -176,8 +179,19 @@ class SchedulerSide:
             return
         if cause == "peer_unreachable":
             self._peers.avoid(engine_id, detail)
+        elif detail == "stalled":
+            self._peers.avoid(engine_id, None)
         elif cause == "transfer_failed":
             self._peers.strike(engine_id)
+
+    def _stalled(self, request_id: str) -> None:
+        turn = self._turns.get(request_id)
+        if turn is not None and turn.waiting:
+            self.quarantine.hold(request_id, turn.blocks)
+            turn.stalled = True
+
+    def _settled(self, request_id: str) -> None:
+        self.quarantine.settle(request_id)
 
     def _handshake(self, engine_id: str, seconds: float, cause: str | None, detail: str | None) -> None:
         self._outbox.put("handshake", engine_id, seconds, cause, detail)
@@ -198,6 +212,8 @@ class SchedulerSide:
     _HANDLERS: ClassVar[dict[str, Callable[..., None]]] = {
         "moved": _moved,
         "failed": _failed,
+        "stalled": _stalled,
+        "settled": _settled,
         "handshake": _handshake,
         "suspect": _suspect,
         "released": _released,
@@ -209,7 +225,10 @@ class SchedulerSide:
             turn = self._turns.get(request_id)
             if turn is None or turn.claimed_at is None or not turn.waiting:
                 continue
-            turn.wait_s = self._clock() - turn.claimed_at
+            turn.wait_s, turn.blocks = self._clock() - turn.claimed_at, ()
+            if turn.stalled and not turn.over:
+                # Other blocks, then: upstream would compute from the first that failed on, in those that it has.
+                turn.request.num_computed_tokens = 0
             if turn.over:
                 del self._turns[request_id]
             if turn.arrival.failure is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,11 @@ KEYS: Final = {
     "kvdiag_verify": "whether the prompt is compared with the tokens that decode holds; true by default",
     "kvdiag_otlp_metrics": "where kvdiag's own metrics are pushed to, beside vLLM's `/metrics`: `http://HOST:4318` or "
     "`grpc://HOST:4317`; nowhere by default",
+    "kvdiag_peer_addresses": "whether metrics and events name the engine that was read from by `HOST:PORT` instead of its "
+    "engine id; false by default",
+    "kvdiag_read_timeout_s": "seconds after which a read that has not arrived is given up; 30 by default, 0 waits for ever",
+    "kvdiag_recompute_failed_reads": "whether prefill computes what a failed read did not bring, whatever "
+    "`kv_load_failure_policy` says; true by default",
     "kvdiag_traces": "whether spans go where vLLM's `--otlp-traces-endpoint` points; true by default",
 }
 """What kvdiag reads from `kv_connector_extra_config`, and what each key does."""
@@ -36,8 +42,15 @@ class Settings:
     decode_ttl_s: float
     recompute_threshold: int
     failure_policy: str
+    """vLLM's, as it takes effect."""
+    recomputes_failed_reads: bool
+    """Overrule vLLM's policy: a read-back is an optimisation, so that it fails is no reason to fail the request."""
+    read_timeout_s: float
+    """0 waits for ever."""
     verify: bool
     """Compare the prompt with the tokens that decode holds before anything is read."""
+    peer_addresses: bool
+    """Name other engines by host and port, not by engine id."""
     event_log: Path | None
     traces_endpoint: str | None
     """Where vLLM itself sends traces to; None turns spans off."""
@@ -51,14 +64,20 @@ class Settings:
         endpoint = vllm_config.observability_config.otlp_traces_endpoint
         extra: Mapping[str, Any] = kv_transfer_config.kv_connector_extra_config or {}
         _check_names(extra)
+        role = _ROLES.get(kv_transfer_config.kv_role)
+        recomputes = role == "prefill" and _switch(extra, "kvdiag_recompute_failed_reads")
+        policy = str(getattr(kv_transfer_config, "kv_load_failure_policy", "fail"))
         return cls(
-            role=_ROLES.get(kv_transfer_config.kv_role),
+            role=role,
             engine_id=str(kv_transfer_config.engine_id),
             bidirectional=bool(extra.get("bidirectional_kv_xfer", False)),
             decode_ttl_s=float(extra.get("decoder_kv_blocks_ttl", 480)),
             recompute_threshold=int(extra.get("kv_recompute_threshold", 64)),
-            failure_policy=str(getattr(kv_transfer_config, "kv_load_failure_policy", "fail")),
+            failure_policy="recompute" if recomputes else policy,
+            recomputes_failed_reads=recomputes,
+            read_timeout_s=_seconds(extra, "kvdiag_read_timeout_s", 30.0),
             verify=_switch(extra, "kvdiag_verify"),
+            peer_addresses=_switch(extra, "kvdiag_peer_addresses", default=False),
             event_log=_path(extra),
             traces_endpoint=endpoint if _switch(extra, "kvdiag_traces") else None,
             metrics_endpoint=_text(extra, "kvdiag_otlp_metrics", "a URL such as http://HOST:4318"),
@@ -72,11 +91,18 @@ def _check_names(extra: Mapping[str, Any]) -> None:
             raise InputError(f"kv_connector_extra_config {key} is not a setting; known: {', '.join(KEYS)}")
 
 
-def _switch(extra: Mapping[str, Any], key: str) -> bool:
-    value = extra.get(key, True)
+def _switch(extra: Mapping[str, Any], key: str, *, default: bool = True) -> bool:
+    value = extra.get(key, default)
     if not isinstance(value, bool):
         raise InputError(f"kv_connector_extra_config {key} is {value!r}; set it to true or false")
     return value
+
+
+def _seconds(extra: Mapping[str, Any], key: str, default: float) -> float:
+    value = extra.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InputError(f"kv_connector_extra_config {key} is {value!r}; set it to seconds, or to 0 for no limit")
+    return float(value)
 
 
 def _path(extra: Mapping[str, Any]) -> Path | None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NIXL: Final = "vllm.distributed.kv_transfer.kv_connector.v1.nixl."
+_BASE: Final = "vllm.distributed.kv_transfer.kv_connector.v1.base"
 _OPENAI: Final = "vllm.entrypoints.openai."
 
 
@@ -52,6 +53,8 @@ CONNECTOR: Final = (
         },
     ),
     *_methods(_NIXL + "connector", "NixlPullConnector", {"start_load_kv": "forward_context"}),
+    *_methods(_BASE, "KVConnectorBase_V1", {"bind_gpu_block_pool": "gpu_block_pool"}),
+    *_methods("vllm.v1.core.block_pool", "BlockPool", {"touch": "blocks", "free_blocks": "ordered_blocks"}),
     *_methods(
         _NIXL + "pull_worker",
         "NixlPullConnectorWorker",
@@ -83,9 +86,10 @@ STREAMING: Final = (
 WORKER_STATE: Final = (
     "nixl_wrapper",
     "tp_rank",
+    "use_host_buffer",
+    "_is_hma_required",
     "_recving_metadata",
     "_recving_transfers",
-    "_remote_agents",
     "_reqs_to_process",
     "_reqs_to_send",
 )

@@ -10,10 +10,14 @@ from kvdiag.causes import CAUSES
 from kvdiag.connector.handle import Flaw
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvdiag.causes import Direction
     from kvdiag.connector.digest import Agreement, PrefixDigest
     from kvdiag.connector.handle import Handle
     from kvdiag.connector.plan import Plan
+    from kvdiag.connector.quarantine import Block
+    from kvdiag.connector.reads import Request
     from kvdiag.events import Role
 
 _MISSING: Final = CAUSES["missing_metadata"].details
@@ -55,7 +59,7 @@ class Arrival:
 class Turn:
     """One request with `kv_transfer_params`."""
 
-    request_id: str
+    request: Request
     role: Role
     context: context.TurnContext
     prompt: int
@@ -75,8 +79,17 @@ class Turn:
     wait_s: float | None = None
     handshake_s: float | None = None
     arrival: Arrival = field(default_factory=Arrival)
+    blocks: Sequence[Sequence[Block]] = ()
+    """What a read that is under way writes to."""
+    stalled: bool = False
+    """The read was given up, and may yet write to its blocks."""
     over: bool = False
     """vLLM has finished the request. Under `fail` it does so before it tells what became of the read."""
+
+    @property
+    def request_id(self) -> str:
+        """The id that vLLM gave it."""
+        return self.request.request_id
 
     @property
     def waiting(self) -> bool:

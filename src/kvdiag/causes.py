@@ -143,6 +143,8 @@ _TABLE: Final = (
         "transfer_failed",
         "NIXL reported a failed transfer",
         next_step="read the NIXL status in the evidence: check the fabric, UCX transports and the peer's health",
+        details={"stalled": "the read neither arrived nor failed within kvdiag_read_timeout_s and was given up"},
+        next_steps={"stalled": "look at the peer first: an engine that is frozen or overloaded serves no read"},
     ),
     Cause(
         "slow_transfer",

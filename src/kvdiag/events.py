@@ -110,7 +110,7 @@ class KvEvent(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="schem
     turn: int | None = None
     remote_request_id: str | None = None
     peer: str | None = None
-    """host:port of the other engine's side channel."""
+    """The other engine: its engine id, or host:port of its side channel where the connector is told to name that."""
     local_tokens: int | None = None
     prompt_tokens: int | None = None
     lost_tokens: int | None = None

@@ -25,6 +25,7 @@ class FakeRequest:
     prompt_token_ids: list[int] | None
     arrival_time: float = 1000.0
     num_prompt_tokens: int = 0
+    num_computed_tokens: int = 0
     prompt_embeds: object = None
 
     def __post_init__(self) -> None:
@@ -39,6 +40,9 @@ def settings(**changes: Any) -> Settings:  # noqa: ANN401 - any field
         "decode_ttl_s": 480.0,
         "recompute_threshold": 64,
         "failure_policy": "fail",
+        "recomputes_failed_reads": False,
+        "read_timeout_s": 30.0,
+        "peer_addresses": False,
         "verify": True,
         "event_log": None,
         "traces_endpoint": None,

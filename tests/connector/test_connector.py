@@ -137,6 +137,37 @@ def test_upstream_does_not_claim_without_the_feature(connect: Callable[..., Any]
     assert (claimed, meta.reqs_to_recv) == (0, {})
 
 
+@pytest.mark.parametrize(
+    ("kv_role", "extra", "policy"),
+    [
+        ("kv_producer", {}, "recompute"),
+        ("kv_producer", {"kvdiag_recompute_failed_reads": False}, "fail"),
+        ("kv_consumer", {}, "fail"),
+    ],
+)
+def test_the_scheduler_finds_the_policy_that_takes_effect(
+    connect: Callable[..., Any], kv_role: str, extra: dict[str, Any], policy: str
+) -> None:
+    connector = connect(kv_role, **extra)
+    assert connector._vllm_config.kv_transfer_config.kv_load_failure_policy == policy
+
+
+def test_vllms_block_pool_reaches_the_quarantine(connect: Callable[..., Any]) -> None:
+    from vllm.v1.core.block_pool import BlockPool
+
+    pool = BlockPool(num_gpu_blocks=4, enable_caching=False, hash_block_size=BLOCK)
+    free = pool.get_num_free_blocks()
+    blocks = pool.get_new_blocks(2)
+    connector = connect()
+    connector.bind_gpu_block_pool(pool)
+    quarantine = connector._scheduler_side.quarantine
+    quarantine.hold("turn", (blocks,))
+    pool.free_blocks(blocks)
+    assert pool.get_num_free_blocks() == free - 2
+    quarantine.settle("turn")
+    assert pool.get_num_free_blocks() == free
+
+
 def test_upstream_does_not_claim_again_after_a_failed_read(connect: Callable[..., Any]) -> None:
     connector, asked = connect(), request(fresh(), GOES_ON)
     schedule(connector, asked)

@@ -26,7 +26,7 @@ GOOD: dict[str, Any] = {
 def test_a_complete_handle_is_read() -> None:
     handle = read_back(GOOD)
     assert isinstance(handle, Handle)
-    assert (handle.tokens, handle.blocks, handle.peer, handle.context) == (40, [[1, 2, 3]], "127.0.0.1:5600", None)
+    assert (handle.tokens, handle.blocks, handle.address, handle.context) == (40, [[1, 2, 3]], "127.0.0.1:5600", None)
 
 
 def test_a_request_without_blocks_brings_none() -> None:
@@ -51,6 +51,10 @@ def test_a_request_without_blocks_brings_none() -> None:
         ("remote_block_ids", [["1"]]),
         ("remote_block_ids", [[-1]]),
         ("remote_block_ids", [[1.0]]),
+        ("remote_block_ids", [[1, 1.5]]),
+        ("remote_block_ids", [[1, "2"]]),
+        ("remote_block_ids", [[1 << 32]]),
+        ("remote_block_ids", [[1], 2]),
         ("remote_block_ids", [[True]]),
         ("remote_block_ids", [[]]),
         ("remote_block_ids", [[1]] * 100),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,9 @@ from hypothesis import strategies as st
 from kvdiag.connector.digest import PrefixDigest, Salt
 
 from .conftest import BLOCK, HELD, Bench, FakeRequest, bench, handle_params
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 GOES_ON = [*HELD, 1, 2, 3]
 IN_RESPONSE = [*HELD[:950], 0, *HELD[951:], 1]
@@ -233,6 +238,63 @@ def test_a_read_that_failed_is_lost_and_never_tried_again(
     outcome: dict[str, Any] = {}
     engine.side.finished(request, [[1]], outcome, list, Salt)
     assert (outcome["kvdiag"]["cause"], outcome["kvdiag"]["remote_tokens"]) == (cause, 0)
+
+
+BLOCKS = [[SimpleNamespace(block_hash=None, is_null=False)]]
+
+
+@dataclass
+class FakePool:
+    """Counts the references that were taken, as vLLM's block pool does."""
+
+    taken: int = 0
+
+    def touch(self, blocks: Sequence[object]) -> None:
+        self.taken += len(blocks)
+
+    def free_blocks(self, ordered_blocks: Sequence[object]) -> None:
+        self.taken -= len(ordered_blocks)
+
+
+def stalled(engine: Bench, pool: FakePool) -> FakeRequest:
+    """Return a request whose read a worker has given up."""
+    engine.side.quarantine.bind(pool)
+    request = FakeRequest("turn", handle_params(), GOES_ON, num_computed_tokens=1000)
+    engine.side.admit(request)
+    engine.side.admitted(request, engine.ask(request), BLOCKS)
+    engine.items()
+    engine.side.absorb([["stalled", "turn"], ["failed", "turn", "transfer_failed", "stalled", "engine-d"]])
+    return request
+
+
+def test_a_stalled_read_is_computed_in_other_blocks_and_its_own_wait_for_its_end(prefill: Bench) -> None:
+    pool = FakePool()
+    request = stalled(prefill, pool)
+    prefill.side.received(["turn"])
+    assert (request.num_computed_tokens, pool.taken) == (0, 1)
+    (event,) = prefill.events("failure")
+    assert (event["cause"], event["detail"], event["lost_tokens"]) == ("transfer_failed", "stalled", 1000)
+    prefill.side.absorb([["settled", "turn"]])
+    assert pool.taken == 0
+
+
+def test_after_a_stalled_read_the_engine_is_left_alone_for_a_while(prefill: Bench) -> None:
+    stalled(prefill, FakePool())
+    prefill.side.received(["turn"])
+    _, external = prefill.admit(handle_params(remote_request_id="next"), GOES_ON, name="next")
+    assert external == 0
+
+
+def test_a_stalled_read_of_a_request_that_has_ended_still_keeps_its_blocks(prefill: Bench) -> None:
+    pool = FakePool()
+    request = FakeRequest("turn", handle_params(), GOES_ON, num_computed_tokens=1000)
+    prefill.side.quarantine.bind(pool)
+    prefill.side.admit(request)
+    prefill.side.admitted(request, prefill.ask(request), BLOCKS)
+    prefill.side.finished(request, (), None, list, Salt)
+    prefill.side.absorb([["stalled", "turn"], ["failed", "turn", "transfer_failed", "stalled", "engine-d"]])
+    prefill.side.received(["turn"])
+    assert (request.num_computed_tokens, pool.taken) == (1000, 1)
 
 
 def test_a_failure_is_told_even_where_vllm_ends_the_request_first(prefill: Bench) -> None:

@@ -61,9 +61,33 @@ def test_spans_follow_vllms_endpoint_unless_turned_off() -> None:
 
 
 @pytest.mark.parametrize(
+    ("role", "extra", "policy"),
+    [
+        ("kv_producer", {}, "recompute"),
+        ("kv_producer", {"kvdiag_recompute_failed_reads": False}, "fail"),
+        ("kv_consumer", {}, "fail"),
+        ("kv_both", {}, "fail"),
+    ],
+)
+def test_prefill_computes_what_a_failed_read_did_not_bring(role: str, extra: dict[str, Any], policy: str) -> None:
+    found = Settings.of(config(role, **extra))
+    assert (found.failure_policy, found.recomputes_failed_reads) == (policy, policy == "recompute")
+
+
+def test_reads_are_given_up_after_half_a_minute_unless_told_otherwise() -> None:
+    assert Settings.of(config()).read_timeout_s == 30
+    assert Settings.of(config(kvdiag_read_timeout_s=2.5)).read_timeout_s == 2.5
+
+
+@pytest.mark.parametrize(
     ("extra", "named"),
     [
         ({"kvdiag_verify": "no"}, "kvdiag_verify"),
+        ({"kvdiag_read_timeout_s": "30"}, "kvdiag_read_timeout_s"),
+        ({"kvdiag_read_timeout_s": -1}, "kvdiag_read_timeout_s"),
+        ({"kvdiag_read_timeout_s": True}, "kvdiag_read_timeout_s"),
+        ({"kvdiag_recompute_failed_reads": "no"}, "kvdiag_recompute_failed_reads"),
+        ({"kvdiag_peer_addresses": 1}, "kvdiag_peer_addresses"),
         ({"kvdiag_traces": 1}, "kvdiag_traces"),
         ({"kvdiag_event_log": 7}, "kvdiag_event_log"),
         ({"kvdiag_event_logs": "x"}, "kvdiag_event_logs is not a setting"),

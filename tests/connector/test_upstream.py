@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvdiag.connector.worker import encode_note
+from kvdiag.connector.worker import annotate
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -155,6 +156,10 @@ class FakeWrapper:
         inbox, self.inbox = self.inbox, {}
         return inbox
 
+    def make_prepped_xfer(self, *_arguments: object, notif_msg: bytes = b"") -> int:
+        self.sent.append(("transfer", notif_msg))
+        return 41
+
     def send_notif(self, agent: str, notif_msg: bytes) -> None:
         self.sent.append((agent, notif_msg))
 
@@ -167,7 +172,7 @@ class FakeWorker:
         self.tp_rank = 0
         self._recving_metadata: dict[str, object] = {}
         self._recving_transfers: dict[str, list[int]] = {}
-        self._remote_agents = {"engine": {(0, 0): "agent"}}
+        self.use_host_buffer = self._is_hma_required = False
         self._reqs_to_process: set[str] = set()
         self._reqs_to_send: dict[str, float] = {}
         self._recv_failures: set[str] = set()
@@ -197,12 +202,12 @@ class FakeWorker:
         }
 
 
-def attached(upstream: ModuleType, worker: FakeWorker) -> tuple[Any, Any]:
+def attached(upstream: ModuleType, worker: FakeWorker, **options: Any) -> tuple[Any, Any]:  # noqa: ANN401
     from kvdiag.connector.outbox import Outbox
     from kvdiag.connector.worker import WorkerSide
 
     outbox = Outbox()
-    side = WorkerSide(outbox, leads=True)
+    side = WorkerSide(outbox, leads=True, **options)
     upstream.attach(worker, side, outbox)
     return side, outbox
 
@@ -245,15 +250,61 @@ def test_a_finished_transfer_is_booked_to_its_request(upstream: ModuleType) -> N
     assert outbox.drain() == [["moved", "r", 7, 1.0, 0.0, 1]]
 
 
-def test_a_note_goes_before_the_read_and_once(upstream: ModuleType) -> None:
-    worker = FakeWorker()
+def test_a_reads_notifications_are_annotated_and_no_others(upstream: ModuleType) -> None:
+    def read(worker: FakeWorker, _request: str, _meta: object) -> None:
+        worker.nixl_wrapper.make_prepped_xfer("READ", notif_msg=b"old:1")
+        worker.nixl_wrapper.send_notif("other rank", notif_msg=b"old:1")
+
+    worker = FakeWorker(read)
     side, _ = attached(upstream, worker)
     side.keep_notes({"r": "read"})
     worker._read_blocks_for_req("r", meta())
-    worker._read_blocks_for_req("r", meta())
-    ((agent, message),) = worker.nixl_wrapper.sent
-    assert agent == "agent"
-    assert message == encode_note("read", "old", "r")
+    worker.nixl_wrapper.send_notif("agent", notif_msg=b"HB:r")
+    noted = annotate(b"old:1", "read", "r")
+    assert worker.nixl_wrapper.sent == [("transfer", noted), ("other rank", noted), ("agent", b"HB:r")]
+
+
+@dataclass
+class ReadMeta:
+    """What of vLLM's ReqMeta says where a read goes."""
+
+    local_block_ids: tuple[list[int], ...]
+    local_physical_block_ids: tuple[list[int], ...]
+    remote: Any
+
+
+def test_a_stalled_read_fails_its_request_and_is_followed_without_its_blocks(upstream: ModuleType) -> None:
+    worker, now = FakeWorker(), [0.0]
+    side, _ = attached(upstream, worker, read_timeout_s=30.0, clock=lambda: now[0])
+    worker._recving_metadata["r"] = ReadMeta(([1, 2],), ([1, 2],), meta().remote)
+    worker._recving_transfers["r"] = [41]
+    for now[0] in (0.0, 31.0):
+        upstream.give_up_stalled(worker, side)
+    ((followed, handles),) = worker._recving_transfers.items()
+    kept: Any = worker._recving_metadata[followed]
+    assert (worker._recv_failures, handles) == ({"r"}, [41])
+    assert (kept.local_block_ids, kept.local_physical_block_ids) == (([],), ([],))
+    assert kept.remote.engine_id == "engine"
+
+
+@pytest.mark.parametrize(
+    ("state", "can"),
+    [({}, True), ({"use_host_buffer": True}, False), ({"_is_hma_required": True}, True)],
+)
+def test_what_can_be_given_up_safely_depends_on_the_worker(
+    upstream: ModuleType, state: dict[str, bool], *, can: bool
+) -> None:
+    worker = FakeWorker()
+    vars(worker).update(state)
+    assert upstream.can_give_up(worker) is can
+
+
+def test_vllm_0_29_cannot_report_a_failure_of_several_groups(upstream: ModuleType) -> None:
+    worker = FakeWorker()
+    del worker._recv_failures
+    assert upstream.can_give_up(worker)
+    worker._is_hma_required = True
+    assert not upstream.can_give_up(worker)
 
 
 def test_a_handshake_that_fails_still_raises(upstream: ModuleType) -> None:
@@ -272,7 +323,7 @@ def test_notifications_reach_upstream_without_notes(upstream: ModuleType) -> Non
     worker = FakeWorker()
     side, outbox = attached(upstream, worker)
     worker._reqs_to_process.add("old")
-    worker.nixl_wrapper.inbox = {"agent": [encode_note("notified", "old", "reader"), b"old:1"]}
+    worker.nixl_wrapper.inbox = {"agent": [annotate(b"old:1", "notified", "reader")]}
     assert worker._get_new_notifs() == {"old"}
     side.let_go(["old"])
     assert outbox.drain() == [["released", "old", "notified"]]

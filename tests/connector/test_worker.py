@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvdiag.connector.outbox import Outbox
-from kvdiag.connector.worker import NOTE, WorkerSide, encode_note, failure_of
+from kvdiag.connector.outbox import LIMIT, Outbox
+from kvdiag.connector.worker import NOTE, WorkerSide, annotate, failure_of
 
 
 @dataclass
@@ -93,13 +93,13 @@ def test_a_handshakes_exception_has_a_cause(error: Exception, detail: str) -> No
 
 
 def test_upstream_never_sees_our_notes(side: WorkerSide) -> None:
-    note = encode_note("notified", "old", "reader")
-    assert receive(side, b"HB:a,b", note, b"old:1", notified=("old",)) == [b"HB:a,b", b"old:1"]
+    noted = annotate(b"old:1", "notified", "reader")
+    assert receive(side, b"HB:a,b", noted, notified=("old",)) == [b"HB:a,b", b"old:1"]
 
 
 @pytest.mark.parametrize("how", ["read", "notified"])
 def test_a_release_is_what_the_reader_said(side: WorkerSide, outbox: Outbox, how: str) -> None:
-    receive(side, encode_note(how, "old", "reader"), b"old:1", notified=("old",))
+    receive(side, annotate(b"old:1", how, "reader"), notified=("old",))
     side.let_go(["old"])
     assert outbox.drain() == [["released", "old", how]]
 
@@ -113,7 +113,7 @@ def test_a_stock_readers_release_is_a_read_and_one_without_notification_an_expir
 
 
 def test_a_read_of_blocks_no_longer_held_is_suspect_and_names_its_reader(side: WorkerSide, outbox: Outbox) -> None:
-    receive(side, encode_note("read", "gone", "late-reader"), b"gone:1")
+    receive(side, annotate(b"gone:1", "read", "late-reader"))
     receive(side, b"stock:1")
     assert outbox.drain() == [["suspect", "gone", "late-reader"], ["suspect", "stock", None]]
 
@@ -137,13 +137,67 @@ def test_only_the_leading_rank_reports_what_all_see() -> None:
 
 
 @given(st.lists(st.one_of(st.binary(max_size=30), st.binary(max_size=30).map(lambda tail: NOTE + tail)), max_size=5))
-def test_any_message_passes_or_is_dropped(messages: list[bytes]) -> None:
+def test_any_message_passes_without_what_was_added(messages: list[bytes]) -> None:
     side = WorkerSide(Outbox(), leads=True)
-    assert receive(side, *messages) == [message for message in messages if not message.startswith(NOTE)]
+    plain = [message.partition(b"\n")[2] if message.startswith(NOTE) else message for message in messages]
+    assert receive(side, *messages) == [message for message in plain if message]
+
+
+def test_only_reads_that_a_holder_understands_are_annotated(side: WorkerSide) -> None:
+    side.keep_notes({"r": "read"})
+    assert side.annotated("r", b"old:1") == annotate(b"old:1", "read", "r")
+    assert side.annotated("other", b"old:1") == b"old:1"
+    side.forget("r")
+    assert side.annotated("r", b"old:1") == b"old:1"
+
+
+def impatient(outbox: Outbox) -> tuple[WorkerSide, list[float]]:
+    now = [0.0]
+    return WorkerSide(outbox, leads=True, read_timeout_s=30.0, clock=lambda: now[0]), now
+
+
+def test_a_read_is_overdue_when_it_has_been_in_flight_for_too_long(outbox: Outbox) -> None:
+    side, now = impatient(outbox)
+    assert side.overdue(["slow", "quick"]) == []
+    now[0] = 20.0
+    assert side.overdue(["slow", "late"]) == []
+    now[0] = 31.0
+    assert side.overdue(["slow", "late"]) == ["slow"]
+
+
+def test_without_a_timeout_no_read_is_overdue(side: WorkerSide) -> None:
+    assert side.overdue(["slow"]) == []
+    assert side.overdue(["slow"]) == []
+
+
+def test_no_read_is_given_up_while_its_end_might_be_dropped(outbox: Outbox) -> None:
+    side, now = impatient(outbox)
+    side.overdue(["slow"])
+    now[0] = 31.0
+    outbox.extend([["unverified"]] * LIMIT)
+    assert side.overdue(["slow"]) == []
+    outbox.drain()
+    assert side.overdue(["slow"]) == ["slow"]
+
+
+def test_a_read_given_up_has_failed_and_is_followed_under_another_id(outbox: Outbox) -> None:
+    side, now = impatient(outbox)
+    side.reading("slow", "engine")
+    side.overdue(["slow"])
+    followed = side.give_up("slow")
+    side.received(["slow"])
+    assert outbox.drain() == [["stalled", "slow"], ["failed", "slow", "transfer_failed", "stalled", "engine"]]
+
+    now[0] = 100.0
+    assert side.overdue([followed]) == []
+    over = {followed, "other"}
+    side.settle(over)
+    assert over == {"other"}
+    assert outbox.drain() == [["settled", "slow"]]
 
 
 def test_memory_of_notes_is_bounded(side: WorkerSide) -> None:
     for number in range(10_000):
-        receive(side, encode_note("read", str(number), "reader"))
+        receive(side, annotate(b"%d:1" % number, "read", "reader"))
     kept: Any = side._told
     assert len(kept) == 4096
