@@ -19,6 +19,7 @@ _LAYOUTS: Final[dict[Origin, str]] = {
     "native": "E1014 09:00:00.513088   27395 x.cpp:1] {}\n",
     "access": "INFO:     {}\n",
     "bare": "{}\n",
+    "json": '{{"level": "info", "ts": "2026-10-14T09:00:00.100Z", "caller": "proxy/connector_nixlv2.go:178", "msg": "{}"}}\n',
 }
 _SAMPLED = [pattern for pattern in PATTERNS if pattern.sample and pattern.origins & set(_LAYOUTS)]
 _QUOTE = "(APIServer pid=1) INFO 10-14 09:00:00 [logger.py:9] Generated response chatcmpl-z: output: '{}', finish_reason: stop\n"
@@ -61,8 +62,6 @@ def test_every_kind_of_fact_is_handled_or_known_to_need_no_handling() -> None:
         "lookup_hit",
         "metadata_lost",
         "nixl_named",
-        "read_finished",
-        "read_started",
         "retained",
         "started",
         "bad_request",

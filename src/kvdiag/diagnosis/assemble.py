@@ -126,7 +126,7 @@ def _why_inconclusive(book: Casebook) -> str:
 def _turn_counts(book: Casebook, summary: Summary) -> TurnCounts:
     accepted = max((notes.accepted for notes in book.files.values()), default=0)
     return TurnCounts(
-        total=summary.turns or max(accepted, len(book.turns)),
+        total=summary.turns + summary.routed or max(accepted, len(book.turns)),
         first=summary.first,
         later=summary.turns - summary.first,
         reused=summary.reused,

@@ -11,6 +11,7 @@ from kvdiag.diagnosis.engines import EngineLog
 from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.judge import judge
 from kvdiag.diagnosis.latency import Baseline
+from kvdiag.diagnosis.patterns import PATTERNS
 from kvdiag.diagnosis.summary import Summary
 from kvdiag.diagnosis.turns import Lookup, Mark, Turn
 
@@ -27,6 +28,8 @@ MAX_EVENTS: Final = 40_000
 _MAX_READERS: Final = 20_000
 _MAX_LOGS: Final = 4096
 _MAX_PIDS: Final = 4096
+ROUTING: Final = frozenset({pattern.kind for pattern in PATTERNS if "product" in pattern.fixed})
+"""Facts that tell whose router wrote a file."""
 _NO_BASELINE: Final = Baseline()
 
 
@@ -43,6 +46,8 @@ class FileNotes:
     origins: Counter[str] = field(default_factory=Counter)
     systems: Counter[str] = field(default_factory=Counter)
     """Lines of systems that are not vLLM, by their name."""
+    products: Counter[str] = field(default_factory=Counter)
+    """Lines of other projects' routers, by their name."""
     first: float | None = None
     last: float | None = None
     binary: bool = False
@@ -55,6 +60,8 @@ class FileNotes:
         if fact.stamp is not None:
             self.first = fact.stamp if self.first is None else self.first
             self.last = fact.stamp
+        if (product := fact.data.get("product")) and fact.kind in ROUTING:
+            self.products[product] += 1
         if fact.kind == "foreign":
             self.systems[str(fact.data.get("system", "another system"))] += 1
 

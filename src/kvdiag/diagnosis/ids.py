@@ -11,6 +11,7 @@ from typing import Final
 
 _PREFIX: Final = re.compile(r"(?:\d+_)?(?:chatcmpl|cmpl|generate-tokens|generate|resp)-")
 _COMPLETION: Final = re.compile(r"(?:\d+_)?cmpl-")
+_ADDRESSED: Final = re.compile(r"___prefill_addr_(\S{1,100}?)___decode_addr_(\S{1,100})_[0-9a-f]{16,}$")
 _INDEX: Final = re.compile(r"-\d{1,3}$")
 _HEX: Final = frozenset("0123456789abcdef")
 
@@ -31,3 +32,9 @@ def external_id(engine_id: str, *, suffixed: bool = True) -> str:
         text = _INDEX.sub("", text)
     prefix = _PREFIX.match(text)
     return text[prefix.end() :] if prefix else text
+
+
+def addressed(turn_id: str) -> tuple[str, str] | None:
+    """Return the addresses of prefill and decode that vLLM's Rust router writes into the ids it makes up."""
+    match = _ADDRESSED.search(turn_id)
+    return (match[1], match[2]) if match else None

@@ -36,7 +36,7 @@ def kind_of(notes: FileNotes) -> str:
     """Return the name of the file's format."""
     for test, name in _KINDS:
         if test(notes):
-            return name or next(iter(notes.systems))
+            return name or next(iter(notes.systems or notes.products))
     return "unknown"
 
 
@@ -55,6 +55,7 @@ _KINDS: Final[tuple[tuple[Callable[[FileNotes], bool], str], ...]] = (
     (lambda n: n.facts["record"] > 0, "records"),
     (lambda n: n.facts["sample"] > 0, "metrics"),
     (lambda n: n.origins["vllm"] > 0, "vllm"),
+    (lambda n: bool(n.products), ""),
     (lambda n: n.facts["router_line"] > 0, "kvdiag-router"),
     (lambda n: any(n.facts[kind] for kind in _ROUTER), "proxy"),
     (lambda n: n.facts["toy_ready"] + n.facts["router_error"] > 0, "toy-proxy"),

@@ -84,7 +84,12 @@ def outcome(turn: Turn) -> str | None:
 
 
 def _failed(turn: Turn) -> bool:
-    return turn.seen("load_failed", "internal_error", "aborted", "engine_dead")
+    return turn.seen("load_failed", "internal_error", "aborted", "engine_dead") or _turned_away(turn)
+
+
+def _turned_away(turn: Turn) -> bool:
+    """Tell whether the turn's router saw an engine's error, and did not go on without that engine."""
+    return turn.seen("refused") and not turn.seen("fell_back")
 
 
 def _support(turn: Turn, book: Casebook) -> list[Evidence]:
@@ -106,7 +111,8 @@ def _suspect(turn: Turn, book: Casebook) -> Fault | None:
 def _declined(turn: Turn, book: Casebook) -> Fault | None:
     if not turn.seen("declined"):
         return None
-    detail = "failed_request" if turn.seen("load_failed", "internal_error") else "declined"
+    errored = turn.seen("load_failed", "internal_error") or _turned_away(turn)
+    detail = "failed_request" if errored else "declined"
     evidence = [*turn.evidence("declined"), *_support(turn, book)]
     return Fault("expired_remote_read", detail, "certain", evidence, failed=_failed(turn))
 
@@ -264,13 +270,26 @@ def config_lines(role: str, book: Casebook) -> list[Evidence]:
     return [engine.configs[-1][1] for engine in book.engines if engine.role == role and engine.configs]
 
 
+def _refused(turn: Turn, _book: Casebook) -> Fault | None:
+    """Judge a turn that its router saw refused by an engine."""
+    if not turn.seen("refused"):
+        return None
+    evidence = turn.evidence("refused", "fell_back", "retried")
+    return Fault("upstream_error", None, "certain", evidence, failed=_turned_away(turn))
+
+
 def _held_by_router(turn: Turn, _book: Casebook) -> Fault | None:
     """Judge a turn that took seconds in the router itself, by its own clock."""
     if (router_s(turn) or 0.0) < COARSE_S:
         return None
     looked_up = turn.lookup.evidence if turn.lookup is not None else []
     record = [turn.record_at] if turn.record_at is not None else []
-    return Fault("router_overhead", None, "likely", [*turn.evidence("prefill_done", "routed"), *looked_up, *record])
+    return Fault(
+        "router_overhead",
+        None,
+        "likely",
+        [*turn.evidence("prefill_done", "routed_prefill", "routed_decode"), *looked_up, *record],
+    )
 
 
 def _aborted(turn: Turn, _book: Casebook) -> Fault | None:
@@ -291,6 +310,7 @@ _STEPS: Final[tuple[Callable[[Turn, Casebook], Fault | None], ...]] = (
     _load_failed,
     _harmless,
     _looked_up,
+    _refused,
     _slow_event,
     _held_by_router,
     _aborted,

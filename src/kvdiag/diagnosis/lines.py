@@ -41,6 +41,10 @@ _PYTHON: Final = re.compile(
     r"*(?:[\w.:-]+: )?(.*)",
     re.DOTALL,
 )
+# Rust's tracing: the module stays part of the message, as it tells whose line this is.
+_RUST: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?Z?) +(TRACE|DEBUG|INFO|WARN|ERROR) +(\w+::[\w:]+: .*)", re.DOTALL
+)
 _NIXL: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) NIXL \w+ +(\S+) (.*)", re.DOTALL)
 _GLOG: Final = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d)\.\d+ +\d+ (\S+:\d+)\] (.*)", re.DOTALL)
 _UCX: Final = re.compile(r"\[(\d{9,11}\.\d+)\] \[[^\]]+\] +(\S+) +UCX +\w+ +(.*)", re.DOTALL)
@@ -228,6 +232,8 @@ def _structured(record: dict[str, Any]) -> Line:
         return Line("json", "", stamp=stamp, record=record)
     text = record.get("message", record.get("msg"))
     message = text if isinstance(text, str) else ""
+    if isinstance(target := record.get("target"), str) and "::" in target:
+        message = f"{target}: {message}"
     level = str(record.get("levelname", record.get("level", ""))).upper()
     name = str(record.get("name", ""))
     if "levelname" not in record:
@@ -284,5 +290,6 @@ _LAYOUTS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Line]], .
     (_NIXL, lambda m: Line("native", m[3], stamp=clock.iso_stamp(m[1]))),
     (_GLOG, lambda m: Line("native", m[5], level=m[0][0], stamp=clock.header_stamp(f"{m[1]}-{m[2]}", m[3]))),
     (_UCX, lambda m: Line("native", m[3], stamp=float(m[1]))),
+    (_RUST, lambda m: Line("proxy", m[3], level=m[2], stamp=clock.iso_stamp(m[1]))),
     (_PYTHON, lambda m: Line("proxy", m[3], level=m[2], stamp=clock.iso_stamp(m[1]))),
 )

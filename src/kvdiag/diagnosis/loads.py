@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from kvdiag.diagnosis.engines import EngineLog
     from kvdiag.diagnosis.series import LoadSample
@@ -16,6 +17,8 @@ _STANDING: Final = 3
 _MIN_WAITING: Final = 4
 _WAITING_SHARE: Final = 0.25
 _FULL: Final = 95.0
+# Nothing runs, so a slot is free: who waits all the same waits for blocks.
+_BLOCKED: Final = 2
 # Fewer running requests in a fuller cache: something else holds the blocks.
 _THINNED: Final = 0.7
 
@@ -37,10 +40,15 @@ def congestion(engine: EngineLog) -> list[Congestion]:
 
 
 def _judge(engine: EngineLog, samples: Sequence[LoadSample]) -> Congestion | None:
-    standing = [sample for run in _runs(samples) if len(run) >= _STANDING for sample in run]
+    standing = _lasting(samples, _is_queue, _STANDING)
+    blocked = _lasting(samples, _is_blocked, _BLOCKED)
     preempted = [sample for sample in samples if sample.preempted]
     if preempted:
         return Congestion("kv_pressure", "preempted", preempted, max(sample.waiting for sample in preempted))
+    if blocked:
+        held = engine.role == "decode" and _retains(engine)
+        waiting = max(sample.waiting for sample in blocked)
+        return Congestion("kv_pressure", "retained_blocks" if held else "capacity", blocked, waiting)
     if not standing:
         return None
     worst = sorted(standing, key=lambda sample: (-(sample.usage or 0.0), -sample.waiting))
@@ -51,20 +59,27 @@ def _judge(engine: EngineLog, samples: Sequence[LoadSample]) -> Congestion | Non
     return Congestion("queueing", "decode" if engine.role == "decode" else "prefill", worst, waiting)
 
 
-def _runs(samples: Sequence[LoadSample]) -> Iterator[list[LoadSample]]:
-    run: list[LoadSample] = []
-    for sample in samples:
-        if sample.waiting - sample.deferred >= max(_MIN_WAITING, sample.running * _WAITING_SHARE):
-            run.append(sample)
-        else:
-            yield run
-            run = []
-    yield run
+def _lasting(samples: Sequence[LoadSample], holds: Callable[[LoadSample], bool], least: int) -> list[LoadSample]:
+    """Return the samples of every stretch of at least so many in a row for which something holds."""
+    stretches = (list(stretch) for fits, stretch in itertools.groupby(samples, holds) if fits)
+    return [sample for stretch in stretches if len(stretch) >= least for sample in stretch]
+
+
+def _is_queue(sample: LoadSample) -> bool:
+    return sample.waiting - sample.deferred >= max(_MIN_WAITING, sample.running * _WAITING_SHARE)
+
+
+def _is_blocked(sample: LoadSample) -> bool:
+    return sample.running == 0 and sample.generation_rate == 0 and sample.waiting > sample.deferred
+
+
+def _retains(engine: EngineLog) -> bool:
+    return engine.config is None or engine.config.bidirectional
 
 
 def _holder(engine: EngineLog, samples: Sequence[LoadSample]) -> str:
     """Tell who holds a full cache: what runs, or blocks kept for later turns, beside which ever less can run."""
-    if engine.role == "decode" and engine.config is not None and not engine.config.bidirectional:
+    if engine.role == "decode" and not _retains(engine):
         return "capacity"
     most = 0
     for sample in samples:

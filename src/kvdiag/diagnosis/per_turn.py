@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis import clock
+from kvdiag.diagnosis.ids import addressed
 from kvdiag.diagnosis.judge import outcome
 from kvdiag.diagnosis.report import TurnReport
 from kvdiag.diagnosis.split import split, transfer_event
@@ -53,9 +54,16 @@ def row(turn: Turn, faults: list[Fault], baseline: Baseline) -> TurnReport:
         split=split(turn),
         evidence=_evidence(turn, fault),
     )
+    report.prefill, report.decode = endpoints(turn)
     _add_record(report, turn)
     _add_transfer(report, turn)
     return report
+
+
+def endpoints(turn: Turn) -> tuple[str | None, str | None]:
+    """Return the prefill and the decode engine of a turn: by its router's word, or by the id that one made up."""
+    named = addressed(turn.id) or (None, None)
+    return turn.endpoints.get("prefill", named[0]), turn.endpoints.get("decode", named[1])
 
 
 def _add_record(report: TurnReport, turn: Turn) -> None:

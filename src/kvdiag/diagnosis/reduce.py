@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kvdiag.diagnosis import parameters, records
+from kvdiag.diagnosis import parameters, records, routing
 from kvdiag.diagnosis.conversations import EventKind, RouterEvent
 from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog, Failure
 from kvdiag.diagnosis.ids import external_id
@@ -430,6 +430,8 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "handshake_time": _handshake_time,
     "sample": _sample,
     "record": records.add_record,
+    "no_params": _router_line,
+    **routing.HANDLERS,
 }
 
 KINDS: Final = frozenset(_HANDLERS)

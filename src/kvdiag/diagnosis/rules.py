@@ -158,6 +158,15 @@ def _no_connector(book: Casebook, _tallies: Tallies) -> list[Tally]:
     return [_tally("feature_off", "no_connector", "certain", max(by_role.values()), evidence)]
 
 
+def _no_params(book: Casebook, tallies: Tallies) -> list[Tally]:
+    """Find a prefill whose answers carry no params for decode, by its router's word."""
+    routers = [engine for engine in book.engines if engine.notes.get("no_params")]
+    if not routers or _turns(tallies, "feature_off"):
+        return []
+    count = sum(engine.counts["no_params"] for engine in routers)
+    return [_tally("feature_off", "no_connector", "likely", count, _notes(routers, "no_params"))]
+
+
 def _one_side_off(book: Casebook, tallies: Tallies) -> list[Tally]:
     """Start-up arguments that differ: bidirectional on one side only."""
     off = [role for role in ("prefill", "decode") if is_off(role, book)]
@@ -349,6 +358,13 @@ RULES: Final = (
         _slow_transfers,
     ),
     Rule("no_connector", ("feature_off",), "prefill's or decode's log", _has_engine, _no_connector),
+    Rule(
+        "params_returned",
+        ("feature_off",),
+        "prefill's log, or that of llm-d's sidecar",
+        _has_engine,
+        _no_params,
+    ),
     Rule(
         "slow_handshake",
         ("slow_transfer",),

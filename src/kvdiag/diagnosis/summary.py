@@ -25,6 +25,8 @@ class Summary:
     tallies: Tallies = field(default_factory=dict)
     turns: int = 0
     """Turns that a router knew, by its log or its records."""
+    routed: int = 0
+    """Turns of which a router tells where it sent them, and nothing of what came before them."""
     first: int = 0
     reused: int = 0
     slow: int = 0
@@ -49,6 +51,7 @@ class Summary:
             self.tally(ended).slow_turns += slow
         self.slow += slow
         known = turn.lookup is not None or turn.record is not None
+        self.routed += not known and bool(turn.endpoints)
         self.turns += known
         self.first += known and turn.number == 1
         self.reused += known and not faults and ended == "remote_hit"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvdiag.diagnosis.patterns import engine, native, others, router, transfers
+from kvdiag.diagnosis.patterns import engine, gateways, native, others, router, transfers
 from kvdiag.diagnosis.patterns.base import Pattern
 
 __all__ = ["PATTERNS", "Pattern"]
@@ -18,6 +18,9 @@ PATTERNS: Final[tuple[Pattern, ...]] = (
     *engine.ENDING,
     *engine.LOAD,
     *router.LINES,
+    *gateways.PRODUCTION_STACK,
+    *gateways.VLLM_ROUTER,
+    *gateways.LLM_D,
     *native.LINES,
     *others.METRICS,
     *others.RECORD,
