@@ -1,8 +1,9 @@
 """The instrumented connector on the real pair, driven by hand: what is read is right, what cannot be read costs nothing.
 
-Beside the shared pair, whose prefill has no prefix cache and fails on load errors (vLLM's default), runs a second one:
-its prefill has a prefix cache and recomputes, its decode holds blocks long enough for a busy machine, and both prefills
-read from it. A third prefill lacks the feature and has a broken event log.
+Beside the shared pair, whose prefill has no prefix cache and leaves vLLM's failure policy as it is, runs a second one:
+its prefill has a prefix cache and recomputes, its decode holds blocks long enough for a busy machine, both prefills read
+from it, both send spans, decode's event log lies on a full disk. A third prefill lacks the feature and has no place for
+its event log.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.exporters.collector import over_grpc
 
 from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
 from kvdiag.localstack.agent import Answer, complete
@@ -27,9 +29,16 @@ from kvdiag.localstack.stack import START_TIMEOUT_S, model_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+    from tests.exporters.collector import Collector
+
+    from kvdiag.localstack.process import Service
+
 TTL_S = 60
+READ_TIMEOUT_S = 5
 HISTORY = [
     "read the file, name the function that parses the header and say what it returns; " * 8,
     "now change the second argument of that function, run the tests and report the failures; " * 8,
@@ -111,6 +120,8 @@ class Engines:
     """The second pair, and what stands beside it."""
 
     stack: LocalStack
+    collector: Collector
+    """Where its spans go."""
     off: int
     """Port of the prefill without the feature."""
 
@@ -118,17 +129,24 @@ class Engines:
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     folder = tmp_path_factory.mktemp("second")
-    recomputing = EngineOptions(failure_policy="recompute", decode_ttl_s=TTL_S)
-    options = StackOptions(prefill=recomputing, decode=recomputing, router_arguments=None)
+    settings = {"kvdiag_read_timeout_s": READ_TIMEOUT_S}
+    unwind = contextlib.ExitStack()
+    collector = unwind.enter_context(over_grpc())
+    traced = ("--otlp-traces-endpoint", collector.url.replace("grpc:", "http:"))
+    prefill = EngineOptions(failure_policy="recompute", decode_ttl_s=TTL_S, arguments=traced, connector_config=settings)
+    decode = EngineOptions(
+        decode_ttl_s=TTL_S, arguments=traced, connector_config=settings | {"kvdiag_event_log": "/dev/full"}
+    )
+    options = StackOptions(prefill=prefill, decode=decode, router_arguments=None)
     broken_log = {"kvdiag_event_log": str(folder / "no" / "folder" / "events")}
     off = EngineOptions(bidirectional=False, connector_config=broken_log)
     service = engine_service("prefill-off", "prefill", ensure_model(model_cache()), folder, off)
-    with contextlib.ExitStack() as unwind:
+    with unwind:
         service.start()
         unwind.callback(service.stop)
         running = unwind.enter_context(LocalStack(folder, options))
         service.wait_healthy(START_TIMEOUT_S)
-        yield Engines(running, service.port)
+        yield Engines(running, collector, service.port)
 
 
 @pytest.fixture(scope="module")
@@ -288,6 +306,13 @@ MALFORMED: dict[str, dict[str, Any]] = {
     "context of text": {"kvdiag": "turn 3"},
     "lying digest": {"kvdiag": {"v": 1, "prefix": "128.128.9.9.AAAA"}},
     "upstream's own mark": {"_remote_blocks_processed": True},
+    "more blocks than memory": {"remote_block_ids": [list(range(100_000))]},
+    "more groups than the model": {"remote_block_ids": [[1]] * 60},
+    "digest of another length": {"kvdiag": {"v": 1, "prefix": "x" * 100_000}},
+    "times of text": {"kvdiag": {"v": 1, "ttl_s": "long", "issued_at": "now"}},
+    "no keys at all": dict.fromkeys(
+        ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_num_tokens", "kvdiag")
+    ),
 }
 
 
@@ -316,8 +341,8 @@ def test_a_prefill_without_the_feature_and_with_a_broken_log_just_computes(cache
 
 def test_the_effective_configuration_is_exposed(cached: Pair, engines: Engines) -> None:
     info = {"ttl_seconds": str(TTL_S), "block_size": "128", "verify": "on", "recompute_threshold": "64"}
-    for port, role in ((cached.prefill, "prefill"), (cached.decode, "decode")):
-        labels = {"role": role, "bidirectional": "true", "failure_policy": "recompute"}
+    for port, role, policy in ((cached.prefill, "prefill", "recompute"), (cached.decode, "decode", "fail")):
+        labels = {"role": role, "bidirectional": "true", "failure_policy": policy}
         assert metric(port, "kvdiag_connector_info", **info, **labels) == 1
     assert metric(engines.off, "kvdiag_connector_info", bidirectional="false") == 1
     assert metric(cached.prefill, "kvdiag_connector_errors_total") == 0
@@ -351,15 +376,99 @@ def test_a_streamed_answer_returns_the_handle_once(uncached: Pair, path: str) ->
     assert not any(chunk.get("kv_transfer_params") for chunk in stream(None))
 
 
-def test_a_decode_that_died_costs_no_turn(cached: Pair, engines: Engines) -> None:
-    """Last: it ends the second pair's decode. Reads fail and are computed, until decode is known to be out of reach."""
-    held = [conversation(cached) for _ in range(3)]
-    engines.stack.decodes[0].kill()
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = "b7ad6b7169203331"
+
+
+def test_spans_have_the_routers_trace_as_their_parent(cached: Pair, engines: Engines) -> None:
+    traced = {"kvdiag": {"v": 1, "traceparent": f"00-{TRACE}-{PARENT}-01"}}
+    messages = turn(f"{next(_unique)}: {HISTORY[0]}")
+    prefilled = handle_of(cached.ask_prefill(messages, traced))
+    answer = cached.ask_decode(messages, prefilled | traced)
+    handle = handle_of(answer)
+    edited_turn = edited([*messages, {"role": "assistant", "content": answer.text}, *turn(HISTORY[1])], 0)
+    handle["kvdiag"] |= traced["kvdiag"]
+    cached.ask_prefill(edited_turn, handle)
+
+    wanted = {"kvdiag.wait", "kvdiag.transfer", "kvdiag.retention"}
+    found: dict[str, Span] = {}
+    deadline = time.monotonic() + 30
+    while wanted - found.keys() and time.monotonic() < deadline:
+        time.sleep(0.5)
+        cached.ask_decode(turn("hello"), {})  # an idle engine does not look at what its workers report
+        scopes = [scope for resource in list(engines.collector.spans) for scope in resource.scope_spans]
+        found = {span.name: span for scope in scopes for span in scope.spans if span.trace_id.hex() == TRACE}
+    assert found.keys() >= wanted
+    assert {span.parent_span_id.hex() for name, span in found.items() if name in wanted} == {PARENT}
+    assert all(span.end_time_unix_nano > span.start_time_unix_nano for span in found.values())
+
+
+def test_a_full_disk_costs_events_and_nothing_else(cached: Pair) -> None:
+    cached.first_turn(turn(f"{next(_unique)}: {HISTORY[0]}"))
+    deadline = time.monotonic() + 15
+    while not (lost := metric(cached.decode, "kvdiag_dropped_events_total", sink="jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert lost > 0
+
+
+def waiting_reads(port: int) -> float:
+    return metric(port, "vllm:num_requests_waiting_by_reason", reason="deferred")
+
+
+@contextlib.contextmanager
+def asked_while_frozen(service: Service, reader: int, ask: Callable[[], Answer]) -> Iterator[Future[Answer]]:
+    """Freeze an engine and ask for something that reads from it; inside, the read is in flight."""
+    service.freeze()
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(ask)
+            deadline = time.monotonic() + 30
+            while not waiting_reads(reader) and not answer.done():
+                assert time.monotonic() < deadline, "the read was never started"
+                time.sleep(0.05)
+            yield answer
+    finally:
+        service.thaw()
+
+
+def test_a_read_that_stalls_is_given_up_and_computed(cached: Pair, engines: Engines) -> None:
+    messages, handle = conversation(cached)
+    handle["kvdiag"].pop("prefix")  # or the salt, which hides prefill's cache, would count as another prefix
     salt = f"salt-{next(_unique)}"
-    causes = []
-    for messages, handle in held:
-        handle["kvdiag"].pop("prefix")  # or the salt, which hides prefill's cache, would count as another prefix
-        answer = cached.ask_prefill(messages, handle, cache_salt=salt)
-        causes.append(outcome(answer)[0])
+    with asked_while_frozen(
+        engines.stack.decodes[0], cached.prefill, lambda: cached.ask_prefill(messages, handle, cache_salt=salt)
+    ) as asked:
+        answer = asked.result()
+    assert outcome(answer) == ("transfer_failed", "stalled")
+    assert cached.text_from(answer, messages) == cached.honest_text(messages)
+    lost = {"cause": "transfer_failed", "detail": "stalled"}
+    assert metric(cached.prefill, "kvdiag_lost_tokens_total", **lost) > 0
+
+
+def test_a_hand_off_that_stalls_ends_as_an_error(cached: Pair, engines: Engines) -> None:
+    """On decode vLLM's policy counts, and here it is to fail."""
+    messages = turn(f"{next(_unique)}: {HISTORY[0]}")
+    prefilled = handle_of(cached.ask_prefill(messages))
+    with asked_while_frozen(
+        engines.stack.prefills[0], cached.decode, lambda: cached.ask_decode(messages, prefilled)
+    ) as asked:
+        answer = asked.result()
+    assert answer.status == 500
+    assert cached.first_turn(messages)[0]
+
+
+def test_a_decode_that_died_costs_no_turn(uncached: Pair, engines: Engines) -> None:
+    """Last: it ends the second pair's decode. Reads are computed, in flight or not, until it is known to be out of reach.
+
+    This prefill leaves vLLM's policy, which is to fail, as it is.
+    """
+    in_flight, *held = [conversation(uncached) for _ in range(4)]
+    decode = engines.stack.decodes[0]
+    with asked_while_frozen(decode, uncached.prefill, lambda: uncached.ask_prefill(*in_flight)) as asked:
+        decode.kill()
+        answers = [asked.result()]
+    answers += [uncached.ask_prefill(*later) for later in held]
+    causes = [outcome(answer)[0] for answer in answers]
     assert set(causes) <= {"transfer_failed", "peer_unreachable"}
     assert causes[-1] == "peer_unreachable"
