@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from benchmarks.article.turns import ARMS, TURNS, Arm, Arrangement, Turn
+from benchmarks.words import say
 from tokenizers import Tokenizer
 
 from kvdiag.events import KvEvent, TurnRecord
@@ -30,27 +31,6 @@ _NEW_TOKENS: Final = 64
 """Of each later user message."""
 _PARAMETERS: Final = {"max_tokens": 16, "ignore_eos": True}
 _SETTLE_S: Final = 15.0
-_WORDS: Final = [
-    "read",
-    "edit",
-    "line",
-    "run",
-    "test",
-    "report",
-    "result",
-    "file",
-    "error",
-    "mended",
-    "changed",
-    "next",
-    "why",
-    "fail",
-    "value",
-    "return",
-    "self",
-    "step",
-    "answer",
-]
 
 
 @dataclass(frozen=True)
@@ -122,7 +102,7 @@ class Experiment:
         return [agent.say(self._text(chance, length if turn == 0 else _NEW_TOKENS)).ttft_s for turn in range(TURNS)]
 
     def _text(self, chance: random.Random, tokens: int) -> str:
-        text = " ".join(chance.choice(_WORDS) for _ in range(tokens))
+        text = say(chance, tokens)
         return text[: self._tokenizer.encode(text).offsets[tokens - 1][1]]
 
     def _reads(self, records: Sequence[TurnRecord]) -> dict[int | None, KvEvent]:
