@@ -70,7 +70,7 @@ def _is_queue(sample: LoadSample) -> bool:
 
 
 def _is_blocked(sample: LoadSample) -> bool:
-    return sample.running == 0 and sample.generation_rate == 0 and sample.waiting > sample.deferred
+    return sample.running == 0 and sample.waiting > sample.deferred
 
 
 def _retains(engine: EngineLog) -> bool:
