@@ -91,6 +91,7 @@ class Load:
     ttft: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
 
     def __post_init__(self) -> None:
         body = body_of(self.args.size)
@@ -110,6 +111,7 @@ class Load:
         return connection
 
     async def shot(self, connection: Connection, conversation: int) -> None:
+        self.sent += 1
         name = b"%016d" % conversation
         raw = b"%bx-conversation-id: %b\r\n\r\n%b%b%b" % (self.head, name, self.before, name, self.after)
         problem = connection.problem() if await connection.request(raw) else "closed"
@@ -121,10 +123,13 @@ class Load:
         self.ttft.append(connection.first - connection.started)
         self.whole.append(connection.ended - connection.started)
 
+    def more(self) -> bool:
+        return self.sent < self.args.turns if self.args.turns else clock() < self.stop
+
     async def user(self, number: int) -> None:
         await asyncio.sleep(max(0, self.start - clock()))
         connection = await self.connect()
-        while clock() < self.stop:
+        while self.more():
             if not connection.alive:
                 connection = await self.connect()
             if self.args.conversations:
@@ -163,8 +168,9 @@ class Load:
             await self.arrivals()
         else:
             await asyncio.gather(*map(self.user, range(self.args.conc)))
-        took = max(clock(), self.stop) - self.measure
+        took = (clock() if self.args.turns else max(clock(), self.stop)) - self.measure
         return {
+            "sent": self.sent,
             "n": len(self.whole),
             "rps": round(len(self.whole) / took, 2),
             "errors": dict(self.errors),
@@ -188,6 +194,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--size", type=int, default=1000, help="bytes of a body")
     parser.add_argument("--duration", type=float, default=5)
+    parser.add_argument("--turns", type=int, default=0, help="closed loop: end after so many, however long it takes")
     parser.add_argument("--warmup", type=float, default=1)
     parser.add_argument("--conv-base", type=int, default=0)
     parser.add_argument("--conversations", type=int, default=0, help="go round so many; 0: one a user")

@@ -1,7 +1,8 @@
 """Mock prefill and decode engines in one process, fast enough to measure routers with.
 
 Prefill answers JSON with `kv_transfer_params`; decode streams chunks, or answers JSON where `stream` is not true, with a
-handle at the end, sized as NIXL's. `GET /_set?chunks=50&delay_ms=5` changes how they answer, `GET /_stats` counts.
+handle at the end, sized as NIXL's. `GET /_set?chunks=50&delay_ms=5` changes how they answer, `GET /_stats` counts. Each of
+decode's handles is another one, so that prefill notices when it is sent one that it has read before (`twice`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import socket
 import sys
 from functools import cache
+from itertools import count
 from typing import Any, Literal, cast
 from urllib.parse import parse_qsl, urlsplit
 
@@ -29,9 +31,13 @@ SETTINGS: dict[str, float] = {
     "prefill_ms": 0.0,
     "first_ms": 0.0,  # decode's time to its first chunk
 }
-STATS = {"p": 0, "d": 0, "p_with_handle": 0, "aborted": 0}
+STATS = {"p": 0, "d": 0, "p_with_handle": 0, "twice": 0, "unread": 0, "aborted": 0}
+UNREAD: set[bytes] = set()  # serial numbers of decode's handles
+SERIALS = count(1)
+SERIAL = b"@" * 8
 BLOCK, BYTES_PER_TOKEN = 16, 4
 ID = "chatcmpl-5f0c6a2e9d9a4c7e8b1d3f2a4c6e8f00"
+REQUEST_ID = b'"remote_request_id":"%b-' % ID.encode()
 HEAD_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 HEAD_SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -43,7 +49,7 @@ def params(blocks: int, role: Role) -> Json:
         "do_remote_decode": not prefill,
         "remote_block_ids": [list(range(1000, 1000 + blocks))],
         "remote_engine_id": f"{role}-0b9e0d6a-6a54-4d4f-9e07-3a5a3d7a2f11",
-        "remote_request_id": f"{ID}-0",
+        "remote_request_id": f"{ID}-{SERIAL.decode()}",
         "remote_host": "127.0.0.1",
         "remote_port": 5600 if prefill else 5601,
         "tp_size": 1,
@@ -65,14 +71,34 @@ def event(delta: Json, finish: str | None = None, **extra: Json) -> bytes:
 FIRST, CONTENT = event({"role": "assistant", "content": ""}), event({"content": " token"})
 
 
+def numbered(template: tuple[bytes, bytes, bytes], role: Role) -> bytes:
+    """Return an answer whose handle has a number of its own."""
+    serial = b"%08x" % next(SERIALS)
+    if role == "d":
+        UNREAD.add(serial)
+    before, _, after = template
+    return before + serial + after
+
+
+def read(body: bytes) -> None:
+    """Note the handle that prefill was sent."""
+    if b'"remote_engine_id":"d-' not in body:
+        return
+    STATS["p_with_handle"] += 1
+    at = body.rindex(REQUEST_ID) + len(REQUEST_ID)
+    serial = body[at : at + len(SERIAL)]
+    STATS["twice"] += serial not in UNREAD
+    UNREAD.discard(serial)
+
+
 @cache
-def last(blocks: int) -> bytes:
+def last(blocks: int) -> tuple[bytes, bytes, bytes]:
     end = event({"content": ""}, "stop", kv_transfer_params=params(blocks, "d"))
-    return end + frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+    return (end + frame(b"data: [DONE]\n\n") + b"0\r\n\r\n").partition(SERIAL)
 
 
 @cache
-def whole(blocks: int, role: Role) -> bytes:
+def whole(blocks: int, role: Role) -> tuple[bytes, bytes, bytes]:
     tokens = blocks * BLOCK
     answer = {
         "id": ID,
@@ -84,7 +110,7 @@ def whole(blocks: int, role: Role) -> bytes:
         "kv_transfer_params": params(blocks, role),
     }
     body = json.dumps(answer, separators=(",", ":")).encode()
-    return HEAD_JSON % len(body) + body
+    return (HEAD_JSON % len(body) + body).partition(SERIAL)
 
 
 class Engine(asyncio.Protocol):
@@ -127,13 +153,13 @@ class Engine(asyncio.Protocol):
         self.blocks = max(1, len(body) // BYTES_PER_TOKEN // BLOCK)
         STATS[self.role] += 1
         if self.role == "p":
-            STATS["p_with_handle"] += b'"remote_engine_id":"d-' in body
-            self.later(SETTINGS["prefill_ms"], lambda: self.transport.write(whole(self.blocks, "p")))
+            read(body)
+            self.later(SETTINGS["prefill_ms"], lambda: self.transport.write(numbered(whole(self.blocks, "p"), "p")))
         elif b'"stream":true' in body or b'"stream": true' in body:
             self.left = int(SETTINGS["chunks"])
             self.later(SETTINGS["first_ms"], self.begin)
         else:
-            self.transport.write(whole(self.blocks, "d"))
+            self.transport.write(numbered(whole(self.blocks, "d"), "d"))
 
     def later(self, milliseconds: float, do: Any) -> None:  # noqa: ANN401 - any callable
         if milliseconds:
@@ -160,12 +186,13 @@ class Engine(asyncio.Protocol):
             self.transport.write(CONTENT)
             self.again()
         else:
-            self.transport.write(last(self.blocks))
+            self.transport.write(numbered(last(self.blocks), "d"))
 
     def page(self) -> None:
         parts = urlsplit(self.url.decode())
         if parts.path == "/_set":
             SETTINGS.update({key: float(value) for key, value in parse_qsl(parts.query)})
+        STATS["unread"] = len(UNREAD)
         body = json.dumps(STATS if parts.path == "/_stats" else {"status": "ok"}).encode()
         self.transport.write(HEAD_JSON % len(body) + body)
 

@@ -1,0 +1,1 @@
+"""Long runs: nothing leaks, nothing is lost, nothing is claimed twice, every turn is accounted for."""
