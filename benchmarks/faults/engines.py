@@ -44,7 +44,7 @@ ENGINES: Final[dict[str, Engine]] = {
     "prefill-narrow": Engine("prefill", replace(_COMMON, arguments=("--max-num-seqs", "1"))),
     "decode-narrow": Engine("decode", replace(_COMMON, arguments=("--max-num-seqs", "1"))),
     "decode-small": Engine("decode", _SMALL),
-    "decode-small-off": Engine("decode", replace(_SMALL, bidirectional=False)),
+    "decode-small-off": Engine("decode", replace(_SMALL, bidirectional=False, prefix_caching=False)),
     "decode-other": Engine("decode", replace(_COMMON, arguments=("--dtype", "bfloat16"))),
     "prefill-disk-full": Engine("prefill", replace(_COLD, connector_config={"kvdiag_event_log": "/dev/full"})),
     "prefill-tcp": Engine("prefill", replace(_COLD, environment=_TCP)),

@@ -141,7 +141,8 @@ def decode_freezes_before_it_reads(rig: Rig) -> None:
     )
 )
 def decode_freezes_under_a_read(rig: Rig) -> None:
-    """Decode is stopped for 35 s right before prefill reads back from it."""
+    """Decode is stopped for 35 s right before prefill reads back from it; the router waits for as long."""
+    rig.configure(deadlines__reuse_s="60")
     agent = rig.agent("agent")
     rig.talk(agent, 2)
     with rig.frozen(rig.decode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 import shutil
@@ -21,7 +22,7 @@ from kvdiag.localstack.process import HOST
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.faults.clients import Exchange
+    from benchmarks.faults.clients import Exchange, Messages
     from benchmarks.faults.scenario import Scenario
 
 FACTS: Final = "facts.json"
@@ -78,20 +79,24 @@ def _exporter(prefill: Service, decode: Service, folder: Path) -> Service:
 
 def _facts(exchanges: list[Exchange], prefill: Service, seconds: float) -> Facts:
     answered = [exchange for exchange in exchanges if not exchange.failed]
+    honest = functools.cache(
+        lambda messages, parameters: _honest(prefill, json.loads(messages), json.loads(parameters))
+    )
     return Facts(
         requests=len(exchanges),
         errors=len(exchanges) - len(answered),
         compared=len(answered),
-        different=sum(not is_honest(exchange, prefill) for exchange in answered),
+        different=sum(
+            honest(json.dumps(one.messages), json.dumps(one.parameters)) != one.answer.text for one in answered
+        ),
         seconds=round(seconds, 1),
     )
 
 
-def is_honest(exchange: Exchange, engine: Service) -> bool:
-    """Return whether one engine, computing the whole prompt by itself, answers the same."""
-    parameters = exchange.parameters | {"stream": False, "cache_salt": secrets.token_hex(8)}
-    honest = ask(engine.port, exchange.messages, None, **parameters)
-    return honest.answer.text == exchange.answer.text
+def _honest(engine: Service, messages: Messages, parameters: dict[str, object]) -> str:
+    """Return the answer of one engine that computes the whole prompt by itself."""
+    salted = parameters | {"stream": False, "cache_salt": secrets.token_hex(8)}
+    return ask(engine.port, messages, None, **salted).answer.text
 
 
 def recorded(folder: Path) -> list[Series]:

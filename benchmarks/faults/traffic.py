@@ -10,15 +10,15 @@ from benchmarks.faults.clients import Stream
 from benchmarks.faults.scenario import Evidence, Expected, scenario, turn_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from benchmarks.faults.rig import Rig
 
 
-def at_once(rig: Rig, count: int, size: int, **parameters: object) -> None:
-    """Let new agents start at the same moment with prompts of one length."""
-    agents = [rig.agent(f"agent-{number}", stream=True, **parameters) for number in range(count)]
-    crowd = [
-        threading.Thread(target=rig.say, args=(agent, rig.words(number, size))) for number, agent in enumerate(agents)
-    ]
+def at_once(rig: Rig, texts: Sequence[str], **parameters: object) -> None:
+    """Let a new agent start with each of these texts, all at the same moment."""
+    agents = [rig.agent(f"agent-{number}", stream=True, **parameters) for number in range(len(texts))]
+    crowd = [threading.Thread(target=rig.say, args=turn) for turn in zip(agents, texts, strict=True)]
     for one in crowd:
         one.start()
     for one in crowd:
@@ -37,7 +37,7 @@ def at_once(rig: Rig, count: int, size: int, **parameters: object) -> None:
 def prompts_queue_on_prefill(rig: Rig) -> None:
     """Twenty long prompts arrive at once at a prefill engine that runs one at a time."""
     rig.talk(rig.agent("alone"), 2)
-    at_once(rig, 20, 250)
+    at_once(rig, [rig.words(number, 250) for number in range(20)])
 
 
 @scenario(
@@ -52,7 +52,7 @@ def prompts_queue_on_prefill(rig: Rig) -> None:
 def answers_queue_on_decode(rig: Rig) -> None:
     """Twelve long answers are asked for at once from a decode engine that writes one at a time."""
     rig.talk(rig.agent("alone"), 2)
-    at_once(rig, 12, 20, max_tokens=800, ignore_eos=True)
+    at_once(rig, [rig.words(number) for number in range(12)], max_tokens=800, ignore_eos=True)
 
 
 @scenario(
@@ -68,22 +68,23 @@ def answers_queue_on_decode(rig: Rig) -> None:
 def retained_blocks_fill_decode(rig: Rig) -> None:
     """Two agents leave their blocks in decode's small cache, and six more arrive."""
     for number in range(2):
-        rig.talk(rig.agent(f"earlier-{number}", stream=True), 1, size=110)
-    at_once(rig, 6, 120)
+        rig.say(rig.agent(f"earlier-{number}", stream=True), rig.words(100 + number, 110))
+    at_once(rig, [rig.words(number, 110) for number in range(6)])
 
 
 @scenario(
     Expected(
         "kv_pressure/capacity",
         "No conversation leaves blocks behind; what runs fills the cache, and what comes waits for blocks.",
-        evidence=(Evidence("decode.log", r"Waiting: [1-9]|Deferred: [1-9]", "no blocks for the next request"),),
+        evidence=(Evidence("decode.log", r"Waiting: [1-9]", "no blocks for the next request"),),
         also_wrong=("queueing/decode", "kv_pressure/retained_blocks"),
     ),
-    engines=("prefill", "decode-small-off"),
+    engines=("prefill-narrow", "decode-small-off"),
 )
-def long_requests_fill_decode(rig: Rig) -> None:
-    """Twenty requests arrive at once; decode's cache holds two of them, and keeps nothing for later turns."""
-    at_once(rig, 20, 130, max_tokens=400, ignore_eos=True)
+def requests_fill_decode(rig: Rig) -> None:
+    """Eighty agents send the same prompt at once; decode's cache holds four of them and shares no prefixes."""
+    # Sixteen blocks with its answer, four times of which are 98 % of the cache.
+    at_once(rig, [rig.words(0, 68)] * 80, max_tokens=140, ignore_eos=True)
 
 
 @scenario(
@@ -93,11 +94,11 @@ def long_requests_fill_decode(rig: Rig) -> None:
         evidence=(Evidence("decode.log", "Preemptions", "running requests were thrown out"),),
         also_wrong=("queueing/decode", "kv_pressure/retained_blocks"),
     ),
-    engines=("prefill", "decode-small-off"),
+    engines=("prefill-narrow", "decode-small-off"),
 )
 def answers_outgrow_decode(rig: Rig) -> None:
     """Six short requests ask for long answers at once, more than decode's small cache holds in the end."""
-    at_once(rig, 6, 10, max_tokens=1800, ignore_eos=True)
+    at_once(rig, [rig.words(number, 10) for number in range(6)], max_tokens=1800, ignore_eos=True)
 
 
 @scenario(

@@ -44,6 +44,7 @@ def side_channel_blocked(rig: Rig) -> None:
         "peer_unreachable/incompatible",
         "Decode computes in another data type than prefill: the handshake compares both engines and refuses. Everything "
         "else about them is alike.",
+        beside=("upstream_error",),
         evidence=(
             Evidence("decode.log", "compatibility hash|incompatible", "the engines do not fit"),
             Evidence("prefill.log", "compatibility hash|incompatible", "the engines do not fit"),
