@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from kvdiag.errors import InputError
 
 from .conftest import BLOCK, HELD, FakeRequest, handle_params
 
@@ -54,6 +57,41 @@ def connect() -> Callable[..., Any]:
         return KvdiagNixlConnector(config, KVConnectorRole.SCHEDULER, cache)
 
     return make
+
+
+def test_a_push_connector_is_refused_with_the_reason() -> None:
+    from vllm.config import KVTransferConfig
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    push = KVTransferConfig(
+        kv_connector="NixlPushConnector", kv_connector_module_path="kvdiag.connector", kv_role="kv_producer"
+    )
+    with pytest.raises(InputError, match="no way back to prefill"):
+        KVConnectorFactory.get_connector_class(push)
+
+
+def test_a_member_of_a_multi_connector_reads_back_as_it_does_alone(connect: Callable[..., Any]) -> None:
+    from vllm.config import KVTransferConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
+
+    alone = connect()
+    config = copy.copy(alone._vllm_config)
+    own = {
+        "kv_connector": "KvdiagNixlConnector",
+        "kv_connector_module_path": "kvdiag.connector",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"bidirectional_kv_xfer": True},
+    }
+    config.kv_transfer_config = KVTransferConfig(
+        kv_connector="MultiConnector", kv_role="kv_producer", kv_connector_extra_config={"connectors": [own]}
+    )
+    multi = MultiConnector(config, KVConnectorRole.SCHEDULER, alone._kv_cache_config)
+    claimed, together = schedule(multi, request(fresh(), EDITED))
+    (meta,) = together.metadata
+    assert claimed == 496
+    assert meta.reqs_to_recv["turn"].remote.block_ids == [list(range(31))]
+    assert meta.kvdiag_notes == {"turn": "read"}
 
 
 class FakeBlocks:
