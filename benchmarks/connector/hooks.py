@@ -137,9 +137,11 @@ def _round(label: str, prompt: list[int], number: int) -> dict[str, float]:
 
 
 def worker_step(outbox: Outbox) -> Callable[[int], object]:
-    worker = WorkerSide(outbox, leads=True)
+    worker = WorkerSide(outbox, leads=True, read_timeout_s=30.0)
 
     def run(_index: int) -> None:
+        worker.overdue(())
+        worker.settle(set())
         worker.sift({})
         worker.notified((), lambda _: True)
         worker.received(())
