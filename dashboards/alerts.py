@@ -18,6 +18,9 @@ CAUSE_SHARE: Final = "kvdiag:turns_by_cause:ratio15m"
 LOST_SHARE: Final = "kvdiag:lost_tokens_by_cause:ratio15m"
 REUSED_SHARE: Final = "kvdiag:later_turns_reused:ratio15m"
 HELD_SHARE: Final = "kvdiag:retained_blocks:ratio"
+QUEUE_TIME: Final = "kvdiag:queue_time_seconds:mean15m"
+SPEED: Final = "kvdiag:transfer_speed:mean15m"
+OWN_TIME: Final = "kvdiag:router_seconds:p95_15m"
 MISSES: Final = "kvdiag:later_turn_ttft_misses:ratio"
 """Suffixed by the window."""
 _FLOOR: Final = f"and on () {TURNS} > 20"
@@ -44,7 +47,7 @@ class Alert:
 
 def alerts(settings: Settings) -> tuple[Alert, ...]:
     """Return every alert."""
-    return (*_objective(settings), *_REUSE, *_by_share(), *_BY_COUNT, *_SET_UP)
+    return (*_objective(settings), *_REUSE, *_by_share(), *_by_time(settings), *_BY_COUNT, *_SET_UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +71,9 @@ BUDGETS: Final = (
     ),
     Budget("expired_remote_read", 0.1, "ticket", "Turns come after decode's TTL. Raise it where users pause for long."),
     Budget("peer_unreachable", 0.05, "ticket", "Handles point at engines that are gone or do not fit."),
-    Budget("slow_transfer", 0.1, "ticket", "Reading back is slower than computing."),
-    Budget("queueing", 0.3, "ticket", "Turns wait for a slot."),
     Budget("compute_bound", 0.5, "info", "Long new prompts explain the time; capacity planning, not a fault."),
     Budget("client", 0.3, "info", "Clients leave or read slowly. Agents that cancel by design: raise it."),
     Budget("upstream_error", 0.02, "page", "Engines answer with errors: turns fail."),
-    Budget("router_overhead", 0.05, "ticket", "The router itself takes the time."),
     Budget("unexplained", 0.2, "info", "Causes are missing: an input is not there, or a fault is new."),
 )
 
@@ -96,7 +96,7 @@ def _objective(settings: Settings) -> tuple[Alert, ...]:
             "2m",
             f"{{{{ $value | humanizePercentage }}}} of later turns started after {settings.ttft_objective:g} s "
             f"(last {long}; the objective allows {budget:.0%})",
-            f"The error budget of later turns burns {factor:g} times too fast over {long} and still over {short}.",
+            f"The error budget of later turns burns {factor:g} times as fast as it may, over {long} and still over {short}.",
             "triage",
             "overview",
             f"Later turns within {settings.ttft_objective:g} s",
@@ -105,6 +105,7 @@ def _objective(settings: Settings) -> tuple[Alert, ...]:
     return (
         burn("KvdiagTtftBurnFast", "page", 14.4, "1h", "5m", 20),
         burn("KvdiagTtftBurnSlow", "ticket", 6, "6h", "30m", 60),
+        burn("KvdiagTtftBurnDays", "ticket", 1, "3d", "6h", 200),
     )
 
 
@@ -149,6 +150,53 @@ def _by_share() -> tuple[Alert, ...]:
             budget.cause,
         )
         for budget in BUDGETS
+    )
+
+
+def _by_time(settings: Settings) -> tuple[Alert, ...]:
+    """Return the alerts on what takes long: no turn is counted with these causes where logs are not read."""
+    waits, own = settings.ttft_objective / 2, settings.ttft_objective / 10
+    return (
+        Alert(
+            "KvdiagQueueing",
+            f"{QUEUE_TIME} > {waits:g} and on (job, instance) "
+            "sum by (job, instance) (increase(vllm:request_queue_time_seconds_count[15m])) > 20",
+            "ticket",
+            "5m",
+            '{{ printf "%.1f" $value }} s in the queue of {{ $labels.instance }} on average (15 minutes)',
+            "Half of the objective is gone before a request is scheduled. Batch traffic that may wait: raise the objective.",
+            "queueing",
+            "retention",
+            "Time in the queue, mean",
+            "queueing",
+        ),
+        Alert(
+            "KvdiagSlowTransfer",
+            f"{SPEED} < 0.25 * avg_over_time({SPEED}[1d] offset 1h) and on (job, instance, direction) "
+            "sum by (job, instance, direction) (increase(kvdiag_transfer_seconds_count[15m])) > 20",
+            "ticket",
+            "10m",
+            "{{ $labels.instance }} reads {{ $labels.direction }} at {{ $value | humanize1024 }}B/s, "
+            "less than a quarter of yesterday's speed",
+            "Against its own day before. Transfers that became much smaller are slower too, and fire once.",
+            "slow_transfer",
+            "transfers",
+            "Speed while transferring",
+            "slow_transfer",
+        ),
+        Alert(
+            "KvdiagRouterOverhead",
+            f"{OWN_TIME} > {own:g} and on (job, instance) "
+            "sum by (job, instance) (increase(kvdiag_router_seconds_count[15m])) > 20",
+            "ticket",
+            "5m",
+            "Turns spend {{ $value | humanizeDuration }} in {{ $labels.instance }} itself (p95, 15 minutes)",
+            "A router takes milliseconds: its core is full, or its handle store answers slowly.",
+            "router_overhead",
+            "router",
+            "Time in the router itself",
+            "router_overhead",
+        ),
     )
 
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES
+from kvdiag.dashboards import retention, router, transfers
 from kvdiag.dashboards.board import TAG, UID_PREFIX, Board, state
 from kvdiag.dashboards.panels import CAUSE_COLOURS, Placed, Query, Row, graph_panel, text_panel
 from kvdiag.dashboards.promql import ENGINE, ROUTER, mean, named, rate, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 PREFIX: Final = "runbook-"
+MEASURED: Final[dict[str, Callable[[], Placed]]] = {
+    "expired_handoff": retention.expiries,
+    "suspect_kv": retention.expiries,
+    "transfer_failed": transfers.failures,
+    "slow_transfer": transfers.speed,
+    "queueing": retention.queue_time,
+    "kv_pressure": retention.share_held,
+    "router_overhead": router.own_time,
+}
+"""What shows these causes where no turn is counted with them: a router sees that a turn was slow, not yet why. Only
+`kvdiag export`, which has all logs, counts turns with them."""
 _ROWS_A_LINE: Final = 0.4
 """Grid rows that a line of Markdown takes, measured on the longest page."""
 _PAGE_LINK: Final = re.compile(r"\]\((\w+)\.md\)")
@@ -43,7 +56,7 @@ def _live(cause: str) -> Row:
     return Row(
         (
             _turns(cause),
-            _share(cause),
+            replace(MEASURED[cause](), width=6) if cause in MEASURED else _share(cause),
             _tokens(cause),
             _ttft(cause),
         ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvdiag.dashboards import vllm_series
 from kvdiag.dashboards.board import Board, state
 from kvdiag.dashboards.panels import BAD, GOOD, MUTED, WARN, Placed, Query, Row, graph_panel, stat_panel
-from kvdiag.dashboards.promql import DECODE, ENGINE, ROUTER, or_idle, quantile, rate, ratio, with_role
+from kvdiag.dashboards.promql import DECODE, ENGINE, ROUTER, mean, or_idle, quantile, rate, ratio, with_role
 
 if TYPE_CHECKING:
     from kvdiag.dashboards.settings import Settings
@@ -109,7 +109,7 @@ def _ttl() -> Placed:
 def _held() -> Row:
     return Row(
         (
-            _share(),
+            share_held(),
             _bytes(),
             _conversations(),
         ),
@@ -118,7 +118,8 @@ def _held() -> Row:
     )
 
 
-def _share() -> Placed:
+def share_held() -> Placed:
+    """Return what says how much memory later turns take from running ones."""
     return Placed(
         graph_panel(
             "Share of the cache held, by engine",
@@ -165,7 +166,7 @@ def _ends() -> Row:
         (
             _releases(),
             _gaps(),
-            _expiries(),
+            expiries(),
         ),
         8,
         "How it ends",
@@ -202,7 +203,8 @@ def _gaps() -> Placed:
     )
 
 
-def _expiries() -> Placed:
+def expiries() -> Placed:
+    """Return what tells a conversation that ended from blocks that were lost."""
     return Placed(
         graph_panel(
             "Expiries by meaning",
@@ -222,6 +224,7 @@ def _pressure() -> Row:
         (
             _usage(),
             _waiting(),
+            queue_time(),
             _preemptions(),
         ),
         8,
@@ -239,7 +242,7 @@ def _usage() -> Placed:
             absent=_ABSENT,
             limit=0.9,
         ),
-        8,
+        6,
     )
 
 
@@ -252,7 +255,22 @@ def _waiting() -> Placed:
             unit="short",
             absent=_ABSENT,
         ),
-        8,
+        6,
+    )
+
+
+def queue_time() -> Placed:
+    """Return what says that requests wait for a slot."""
+    series = vllm_series.QUEUE_TIME
+    return Placed(
+        graph_panel(
+            "Time in the queue, mean",
+            "vLLM's own histogram: from arrival to the first time that a request is scheduled.",
+            Query(series.query(lambda name: mean(name.removesuffix("_bucket"), ENGINE, "instance")), "{{instance}}"),
+            unit="s",
+            absent="No traffic, or vLLM not scraped",
+        ),
+        6,
     )
 
 
@@ -268,7 +286,7 @@ def _preemptions() -> Placed:
             unit="reqps",
             absent="vLLM not scraped",
         ),
-        8,
+        6,
     )
 
 

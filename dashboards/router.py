@@ -217,12 +217,26 @@ def _errors_by_role() -> Placed:
 def _process() -> Row:
     return Row(
         (
+            own_time(),
             _cpu(),
             _memory(),
             _open_files(),
         ),
         7,
         "The process",
+    )
+
+
+def own_time() -> Placed:
+    """Return what a turn spends in the router."""
+    return Placed(
+        graph_panel(
+            "Time in the router itself",
+            "Of a turn, until the first byte of its answer went out: look-up, parsing, waiting for a core.",
+            *_spread("kvdiag_router_seconds"),
+            unit="s",
+        ),
+        6,
     )
 
 
@@ -239,7 +253,7 @@ def _cpu() -> Placed:
             absent=_ABSENT,
             limit=0.9,
         ),
-        8,
+        6,
     )
 
 
@@ -252,7 +266,7 @@ def _memory() -> Placed:
             unit="bytes",
             absent=_ABSENT,
         ),
-        8,
+        6,
     )
 
 
@@ -265,7 +279,7 @@ def _open_files() -> Placed:
             unit="short",
             absent=_ABSENT,
         ),
-        8,
+        6,
     )
 
 

@@ -11,7 +11,10 @@ from kvdiag.dashboards.alerts import (
     HELD_SHARE,
     LOST_SHARE,
     MISSES,
+    OWN_TIME,
+    QUEUE_TIME,
     REUSED_SHARE,
+    SPEED,
     TURNS,
     Alert,
     alerts,
@@ -44,24 +47,34 @@ def recordings(settings: Settings) -> dict[str, str]:
         f'/ (sum(increase(kvdiag_turns_total{{{_LATER},detail!="holdout"}}[15m])) > 0)',
         HELD_SHARE: "max by (job, instance) (kvdiag_retained_blocks) "
         "/ (max by (job, instance) (kvdiag_kv_cache_blocks) > 0)",
+        QUEUE_TIME: "sum by (job, instance) (rate(vllm:request_queue_time_seconds_sum[15m])) "
+        "/ (sum by (job, instance) (rate(vllm:request_queue_time_seconds_count[15m])) > 0)",
+        SPEED: "sum by (job, instance, direction) (rate(kvdiag_transfer_bytes_total[15m])) "
+        "/ (sum by (job, instance, direction) (rate(kvdiag_transfer_seconds_sum[15m])) > 0)",
+        OWN_TIME: "histogram_quantile(0.95, sum by (job, instance, le) (rate(kvdiag_router_seconds_bucket[15m]))) >= 0",
         **{
             f"{MISSES}_{window}": f'1 - sum(rate(kvdiag_turn_ttft_seconds_bucket{{{later},le="{settings.le}"}}[{window}])) '
             f"/ (sum(rate(kvdiag_turn_ttft_seconds_count{{{later}}}[{window}])) > 0)"
-            for window in ("5m", "30m", "1h", "6h")
+            for window in ("5m", "30m", "1h", "6h", "3d")
         },
     }
 
 
 def rule_file(settings: Settings) -> dict[str, Any]:
-    """Return the recording and alerting rules."""
+    """Return the recording and alerting rules; what looks back over days is not computed twice a minute."""
     recorded = [{"record": name, "expr": expr} for name, expr in recordings(settings).items()]
     alerting = [_rule(alert, settings) for alert in alerts(settings)]
     return {
         "groups": [
-            {"name": "kvdiag-recording", "interval": "30s", "rules": recorded},
+            {"name": "kvdiag-recording", "interval": "30s", "rules": [r for r in recorded if not _over_days(r)]},
+            {"name": "kvdiag-recording-days", "interval": "5m", "rules": [r for r in recorded if _over_days(r)]},
             {"name": "kvdiag-alerts", "interval": "30s", "rules": alerting},
         ]
     }
+
+
+def _over_days(rule: dict[str, str]) -> bool:
+    return rule["record"].endswith("d")
 
 
 def genai_file() -> dict[str, Any]:

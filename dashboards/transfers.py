@@ -32,8 +32,8 @@ def _volume() -> Row:
     return Row(
         (
             _bytes(),
-            _speed(),
-            _failures(),
+            speed(),
+            failures(),
         ),
         8,
     )
@@ -53,7 +53,8 @@ def _bytes() -> Placed:
     )
 
 
-def _speed() -> Placed:
+def speed() -> Placed:
+    """Return what says whether the fabric is slow."""
     return Placed(
         graph_panel(
             "Speed while transferring",
@@ -73,7 +74,8 @@ def _speed() -> Placed:
     )
 
 
-def _failures() -> Placed:
+def failures() -> Placed:
+    """Return what NIXL could not move."""
     return Placed(
         graph_panel(
             "Failed transfers",

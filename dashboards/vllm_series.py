@@ -45,6 +45,7 @@ class Series:
 
 RUNNING: Final = Series("running requests", (Spelling("vllm:num_requests_running"),))
 WAITING: Final = Series("waiting requests, deferred ones included", (Spelling("vllm:num_requests_waiting"),))
+QUEUE_TIME: Final = Series("time in the queue, seconds", (Spelling("vllm:request_queue_time_seconds_bucket"),))
 WAITING_BY_REASON: Final = Series(
     "waiting requests by reason (`deferred`: waits for remote KV)",
     (Spelling("vllm:num_requests_waiting_by_reason", since=(0, 21)),),
@@ -78,6 +79,7 @@ NIXL_EXPIRED: Final = Series(
 SERIES: Final[tuple[Series, ...]] = (
     RUNNING,
     WAITING,
+    QUEUE_TIME,
     WAITING_BY_REASON,
     CACHE_USAGE,
     PREEMPTIONS,

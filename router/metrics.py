@@ -64,6 +64,8 @@ class RouterMetrics:
         """Count a finished turn."""
         cause, detail, bucket = record.cause or "unexplained", record.detail or "", turn_bucket(record.turn)
         self._counter("kvdiag_turns_total", cause, detail, bucket).inc()
+        if record.router_s is not None:
+            self._histogram("kvdiag_router_seconds").observe(record.router_s)
         if record.total_s is not None:
             self._histogram("kvdiag_turn_seconds").observe(record.total_s)
         if record.prefill_s is not None:

@@ -122,6 +122,14 @@ _TABLE: Final = (
         unit="seconds",
     ),
     Metric(
+        "kvdiag_router_seconds",
+        "histogram",
+        "Time of a turn in the router itself, until the first byte of the answer went out.",
+        ("router",),
+        buckets=TRANSFER_BUCKETS,
+        unit="seconds",
+    ),
+    Metric(
         "kvdiag_prefill_seconds",
         "histogram",
         "Time of the prefill call.",
@@ -211,7 +219,7 @@ _TABLE: Final = (
             ("connector",),
             {"direction": DIRECTIONS, "peer": None},
             unit=unit,
-            bound="the engines that this engine has talked to; the connector folds more than 64 into peer=other",
+            bound="the engines that this engine has read from, by engine id; the connector folds more than 64 into peer=other",
         )
         for name, unit, help_text in (
             ("transfers", "", "Transfers finished"),

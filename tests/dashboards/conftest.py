@@ -212,6 +212,8 @@ class Router(Target):
             prompt = PROMPT_BUCKETS[TURN_BUCKETS.index(bucket)]
             m.histogram("kvdiag_turn_ttft_by_prompt_seconds", prompt, "yes" if reused else "no", arm).observe(ttft)
             m.histogram("kvdiag_inter_turn_gap_seconds").observe(chance.lognormvariate(2.2, 1.1))
+        m.histogram("kvdiag_turn_seconds").observe(ttft + 4)
+        m.histogram("kvdiag_router_seconds").observe(chance.lognormvariate(-7, 0.5))
         m.histogram("kvdiag_prefill_seconds").observe(ttft * 0.7)
         m.histogram("kvdiag_handoff_seconds").observe(ttft * 0.25)
         m.counter("kvdiag_prompt_tokens_total", "computed").inc(400 if reused else length)
@@ -255,6 +257,7 @@ class Engine(Target):
         self.bytes = Histogram("vllm:nixl_bytes_transferred", "b", names, registry=self.registry).labels(*values)
         self.failed = Counter("vllm:nixl_num_failed_transfers", "f", names, registry=self.registry).labels(*values)
         self.expired = Counter("vllm:nixl_num_kv_expired_reqs", "e", names, registry=self.registry).labels(*values)
+        self.queue = Histogram("vllm:request_queue_time_seconds", "q", names, registry=self.registry).labels(*values)
         self.ttft = Histogram("vllm:time_to_first_token_seconds", "t", names, registry=self.registry).labels(*values)
 
     def read(self, direction: str, peer: str, tokens: int, seconds: float) -> None:
@@ -270,6 +273,7 @@ class Engine(Target):
         self.xfer.observe(seconds)
         self.bytes.observe(size)
         self.ttft.observe(seconds * 3)
+        self.queue.observe(seconds / 2)
 
 
 class Deployment:

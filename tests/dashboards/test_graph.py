@@ -17,8 +17,10 @@ from kvdiag.dashboards.settings import Settings
 PAGES: Final = {name: runbooks.page(name).text for name in runbooks.names()}
 DOCUMENTS: Final = {d["uid"]: d for d in files.documents(Settings(), PAGES).values()}
 ALERTS: Final = alerts(Settings())
-RULES: Final = {r["alert"]: r for r in rules.rule_file(Settings())["groups"][1]["rules"]}
-STOCK: Final = {spelling.name for series in vllm_series.SERIES for spelling in series.spellings}
+RULES: Final = {r["alert"]: r for r in rules.rule_file(Settings())["groups"][-1]["rules"]}
+STOCK: Final = {
+    re.sub(r"_(bucket|sum|count)$", "", spelling.name) for series in vllm_series.SERIES for spelling in series.spellings
+}
 _SERIES: Final = re.compile(r"\b(kvdiag_\w+|vllm:\w+)")
 
 

@@ -74,6 +74,31 @@ def expiries(kind: str, values: str) -> Series:
     return {f'kvdiag_expiries_total{{job="engines",instance="e",kind="{kind}"}}': values}
 
 
+def queued(instance: str, seconds: str, count: str = "0+10x120") -> Series:
+    where = f'{{job="engines",instance="{instance}"}}'
+    name = "vllm:request_queue_time_seconds"
+    return {f"{name}_sum{where}": seconds, f"{name}_count{where}": count}
+
+
+def moved(size: str, seconds: str, count: str) -> Series:
+    where = '{job="engines",instance="p",direction="decode_to_prefill"}'
+    return {
+        f"kvdiag_transfer_bytes_total{where}": size,
+        f"kvdiag_transfer_seconds_sum{where}": seconds,
+        f"kvdiag_transfer_seconds_count{where}": count,
+    }
+
+
+def in_router(quick: str, all_: str) -> Series:
+    where = 'job="router",instance="r"'
+    return {
+        f'kvdiag_router_seconds_bucket{{{where},le="0.001"}}': quick,
+        f'kvdiag_router_seconds_bucket{{{where},le="1.0"}}': all_,
+        f'kvdiag_router_seconds_bucket{{{where},le="+Inf"}}': all_,
+        f"kvdiag_router_seconds_count{{{where}}}": all_,
+    }
+
+
 def traffic(values: str = "0+10x120") -> Series:
     return turns("remote_hit", values) | turns("first_turn", values, "1") | ttft(values, values)
 
@@ -102,14 +127,28 @@ FIRES: Final = (
         "most later turns are slow",
         turns("remote_hit", "0+10x600") | ttft("0+2x600", "0+10x600"),
         400,
-        ("KvdiagTtftBurnFast", "KvdiagTtftBurnSlow"),
+        ("KvdiagTtftBurnFast", "KvdiagTtftBurnSlow", "KvdiagTtftBurnDays"),
     ),
     Case(
         "four in ten later turns are slow for hours",
         turns("remote_hit", "0+10x600") | ttft("0+6x600", "0+10x600"),
         400,
-        ("KvdiagTtftBurnSlow",),
+        ("KvdiagTtftBurnSlow", "KvdiagTtftBurnDays"),
     ),
+    Case(
+        "one in ten later turns is slow for days",
+        turns("remote_hit", "0+10x4400") | ttft("0+9x4400", "0+10x4400"),
+        4380,
+        ("KvdiagTtftBurnDays",),
+    ),
+    Case("requests wait two seconds for a slot", queued("p", "0+20x120"), 40, ("KvdiagQueueing",)),
+    Case(
+        "the network is a tenth as fast as yesterday",
+        moved("0+1000x1560", "0+10x1500 15010+100x60", "0+10x1560"),
+        1540,
+        ("KvdiagSlowTransfer",),
+    ),
+    Case("turns spend most of a second in the router", in_router("0+1x120", "0+10x120"), 40, ("KvdiagRouterOverhead",)),
     Case(
         "reuse falls to a fifth of yesterday's",
         turns("remote_hit", "0+10x1500 15000+2x60") | turns("below_threshold", "0x1500 0+8x60"),
@@ -209,6 +248,9 @@ QUIET: Final = (
         | info("d", "1x40 _x2", role="decode", engine_id="old")
         | info("d", "_x42 1x40", role="decode", engine_id="new")
         | running("d", "1x40 _x2 1x40")
+        | queued("d", "0+5x40 0+5x40", "0+10x40 0+10x40")
+        | moved("0+1000x40 0+1000x40", "0+10x40 0+10x40", "0+10x40 0+10x40")
+        | in_router("0+10x40 0+10x40", "0+10x40 0+10x40")
         | {'kvdiag_build_info{job="router",instance="r",version="1"}': "1x40 _x2 1x40"}
         | {'kvdiag_router_store_up{job="router",instance="r"}': "1x40 0 1x40"},
         46,
@@ -221,7 +263,30 @@ QUIET: Final = (
         | {"vllm:nixl_num_kv_expired_reqs_total": "0+20x400"},
         100,
     ),
-    Case("a fault of two minutes", traffic() | turns("queueing", "0x30 0+30x2 60x60"), 33),
+    Case(
+        "one in twenty-five later turns is slow for days: what the objective allows",
+        turns("remote_hit", "0+100x4400") | ttft("0+96x4400", "0+100x4400"),
+        4380,
+    ),
+    Case(
+        "slow turns of two days ago are over",
+        turns("remote_hit", "0+10x4400") | ttft("0+5x1400 7010+10x3000", "0+10x4400"),
+        4380,
+    ),
+    Case(
+        "a few requests waited, a few transfers were slow, a few turns stayed in the router",
+        queued("p", "0x1500 0+9x4 36x60", "0x1500 0+1x4 4x60")
+        | moved("0+1000x1500 1500000+10x4 1500040x60", "0+10x1500 15000+10x4 15040x60", "0+10x1500 15000+1x4 15004x60")
+        | in_router("0x1500 0x60", "0x1500 0+1x4 4x60"),
+        1525,
+    ),
+    Case(
+        "transfers stop",
+        moved("0+1000x1500 1500000x60", "0+10x1500 15000x60", "0+10x1500 15000x60"),
+        1530,
+    ),
+    Case("requests wait as they always did", queued("p", "0+5x120") | in_router("0+10x120", "0+10x120"), 100),
+    Case("a fault of two minutes", traffic() | turns("expired_remote_read", "0x30 0+30x2 60x60"), 33),
     Case(
         "a rollout mixes versions for twenty minutes",
         info("p", "1x20 _x40") | info("p", "_x20 1x40", vllm="0.33.0") | info("d", "1x60", vllm="0.33.0"),

@@ -73,7 +73,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones(name: str, message: str
     [
         ('{detail="..."} => ...', '{detail="stale"} => 4 @[1764459000.1]', True),
         ("a\nb", "x a\ny\nb", True),
-        ("a\nb", "b\na", False),
+        ("a\nb", "b\na", True),
+        ("a\nb", "a\nc", False),
         ("{} => 0 ...", "{} => 3 @[1]", False),
         ('bidirectional="true"', 'bidirectional="false"', False),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from kvdiag.events import Role
 
+LEASE_S: Final = 30
+"""vLLM's own kv_lease_duration."""
 START_TIMEOUT_S: Final = 420.0
 """A busy two-core machine was seen to take three minutes for the pair."""
 
@@ -88,6 +91,7 @@ class LocalStack:
         with contextlib.ExitStack() as unwind:
             unwind.enter_context(_terminable())
             self._start(unwind)
+            self._write_environment()
             self._clean_up = unwind.pop_all()
         return self
 
@@ -113,6 +117,24 @@ class LocalStack:
             )
         if self.options.prometheus:
             self.prometheus = self._ready(self._prometheus_service(), unwind)
+
+    def _write_environment(self) -> None:
+        """Say where everything is, in the variables that runbooks use, as a file for the shell."""
+        decode = self.options.decode
+        variables = {
+            "PREFILL": self.prefills[0].url,
+            "DECODE": self.decodes[0].url,
+            "LOGS": str(self.folder.resolve()),
+            "TTL": str(decode.decode_ttl_s),
+            "LEASE": str(self.options.prefill.lease_s or LEASE_S),
+            "SIDE_CHANNEL_HOST": HOST,
+            "SIDE_CHANNEL_PORT": self.decodes[0].environment["VLLM_NIXL_SIDE_CHANNEL_PORT"],
+        }
+        for name, service in (("ROUTER", self.router), ("PROM", self.prometheus)):
+            if service is not None:
+                variables[name] = service.url
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        (self.folder / "environment").write_text("".join(lines), encoding="utf-8")
 
     def _engines(self, role: Role, options: EngineOptions, count: int, model: Path) -> list[Service]:
         names = [role] if count == 1 else [f"{role}-{number}" for number in range(1, count + 1)]
