@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.exporters.collector import over_grpc
+from tests.exporters.collector import attributes, over_grpc
 
+from kvdiag.exporters.tracing import DIRECTION
 from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
 from kvdiag.localstack.agent import Answer, complete
 from kvdiag.localstack.engine import engine_service
@@ -380,26 +381,35 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
 
 
-def test_spans_have_the_routers_trace_as_their_parent(cached: Pair, engines: Engines) -> None:
-    traced = {"kvdiag": {"v": 1, "traceparent": f"00-{TRACE}-{PARENT}-01"}}
-    messages = turn(f"{next(_unique)}: {HISTORY[0]}")
-    prefilled = handle_of(cached.ask_prefill(messages, traced))
-    answer = cached.ask_decode(messages, prefilled | traced)
-    handle = handle_of(answer)
-    edited_turn = edited([*messages, {"role": "assistant", "content": answer.text}, *turn(HISTORY[1])], 0)
-    handle["kvdiag"] |= traced["kvdiag"]
-    cached.ask_prefill(edited_turn, handle)
+SPANS = {
+    ("kvdiag.wait", "decode_to_prefill"),
+    ("kvdiag.transfer", "decode_to_prefill"),
+    ("kvdiag.transfer", "prefill_to_decode"),
+    ("kvdiag.retention", "decode_to_prefill"),
+}
 
-    wanted = {"kvdiag.wait", "kvdiag.transfer", "kvdiag.retention"}
-    found: dict[str, Span] = {}
+
+def test_spans_have_the_routers_trace_as_their_parent(cached: Pair, engines: Engines) -> None:
+    asked = {"kvdiag": {"v": 1, "traceparent": f"00-{TRACE}-{PARENT}-01"}}
+    messages = turn(f"{next(_unique)}: {HISTORY[0]}")
+    prefilled = handle_of(cached.ask_prefill(messages, asked))
+    handle = handle_of(cached.ask_decode(messages, prefilled | asked))
+    cached.ask_prefill(messages, handle | asked, cache_salt=f"salt-{next(_unique)}")  # prefill's own cache is hidden
+
+    found: dict[tuple[str, str], Span] = {}
     deadline = time.monotonic() + 30
-    while wanted - found.keys() and time.monotonic() < deadline:
+    while SPANS - found.keys() and time.monotonic() < deadline:
         time.sleep(0.5)
         cached.ask_decode(turn("hello"), {})  # an idle engine does not look at what its workers report
-        scopes = [scope for resource in list(engines.collector.spans) for scope in resource.scope_spans]
-        found = {span.name: span for scope in scopes for span in scope.spans if span.trace_id.hex() == TRACE}
-    assert found.keys() >= wanted
-    assert {span.parent_span_id.hex() for name, span in found.items() if name in wanted} == {PARENT}
+        found = {
+            (span.name, attributes(span)[DIRECTION]): span
+            for resource in list(engines.collector.spans)
+            for scope in resource.scope_spans
+            for span in scope.spans
+            if span.name.startswith("kvdiag.") and span.trace_id.hex() == TRACE
+        }
+    assert found.keys() >= SPANS
+    assert {span.parent_span_id.hex() for span in found.values()} == {PARENT}
     assert all(span.end_time_unix_nano > span.start_time_unix_nano for span in found.values())
 
 
