@@ -73,6 +73,12 @@ def test_nothing_is_ok_where_no_metrics_are_served() -> None:
     }
 
 
+@pytest.mark.parametrize("behind", [None, service("router", "x 1\n")])
+def test_a_prefill_that_computes_what_a_read_did_not_bring_needs_no_router_of_ours(behind: Service | None) -> None:
+    of = site(behind, engine("prefill", changed("prefill", '"fail"', '"recompute"')))
+    assert states(of)["failure_policy"] == "ok"
+
+
 def changed(role: str, before: str, after: str) -> str:
     page = INFO.format(role=role)
     assert before in page
@@ -108,7 +114,6 @@ def changed(role: str, before: str, after: str) -> str:
             "decode",
         ),
         ("flags", site(None, engine("prefill"), engine("decode", changed("decode", "480", "60"))), "ttl_seconds"),
-        ("failure_policy", site(None, engine("prefill", changed("prefill", '"fail"', '"recompute"'))), "hanging"),
         ("failure_policy", site(service("router", "x 1\n"), engine("prefill")), "not kvdiag's"),
         ("ttl_order", site(service("router", ROUTER.replace("470", "476")), None, engine("decode")), "476"),
         ("store", site(service("router", ROUTER.replace("store_up 1", "store_up 0"))), "down"),

@@ -19,7 +19,7 @@ READER_MARGIN_S: Final = 5.0
 """vLLM declines a read when less than this is left of decode's TTL."""
 CLOCK_TOLERANCE_S: Final = 2.0
 """Dates come in whole seconds; beyond this, joining logs by time goes wrong."""
-_COMPARED: Final = ("ttl_seconds", "recompute_threshold", "failure_policy", "nixl")
+_COMPARED: Final = ("ttl_seconds", "recompute_threshold", "nixl")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -157,10 +157,10 @@ def failure_policy(site: Site) -> Answer:
     policies = {engine.info("failure_policy") for engine in site.prefills} - {None}
     if not policies:
         return not_evaluated("kvdiag's connector on prefill")
-    if policies == {"fail"} and site.router is None:
+    if policies == {"recompute"}:
+        return ok("prefill computes what a failed read did not bring")
+    if site.router is None:
         return not_evaluated("the router's URL: with `fail`, the router has to repeat the turn without its handle")
-    if policies != {"fail"}:
-        return problem("prefill has `recompute`: after a failed read-back vLLM leaves the request hanging")
     if not _ours(site.router):
         return problem("prefill has `fail` and the router is not kvdiag's: a failed read-back answers HTTP 500")
     return ok("`fail` on prefill, and kvdiag's router repeats the turn without the handle")
@@ -281,7 +281,7 @@ CHECKS: Final = (
     Check(
         "failure_policy",
         "What does a failed read-back do?",
-        "keep kv_load_failure_policy=fail on prefill and let kvdiag's router repeat such turns",
+        "leave kvdiag_recompute_failed_reads on for prefill, or let kvdiag's router repeat such turns",
         failure_policy,
     ),
     Check("ttl_order", "Does the router let go before decode?", CAUSES["expired_remote_read"].remedy(), ttl_order),
