@@ -1,0 +1,1 @@
+"""From measured unit costs to a large deployment: what breaks first, and how it is sharded."""
