@@ -37,7 +37,7 @@ Run on {date} with {versions}, Python {python}, {cores}. To run it again, as roo
 | all logs | the verdict of `kvdiag classify` on the logs of engines, connectors and router |
 | engine logs | the same on prefill's and decode's own logs, all that a stock deployment has; in brackets where they cannot show it |
 | router metrics | what `kvdiag_turns_total` of router and connectors counted beside turns that went well, then the alerts |
-| log exporter | the same of `kvdiag export`, which needs neither router nor connector: it follows logs |
+| log exporter | the same of `kvdiag export`, which follows all these logs: the way of a deployment without our router and connector |
 | text | answers equal to those of an honest prefill, of all that were answered |
 | errors | requests whose client got an error |
 
