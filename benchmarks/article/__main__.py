@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 from benchmarks import pairs
-from benchmarks.article.experiment import CONVERSATIONS, LENGTHS, Experiment, Pair, stack
+from benchmarks.article.experiment import CONVERSATIONS, LENGTHS, RATE, Experiment, Pair, stack
 from benchmarks.article.page import write
 from benchmarks.article.turns import Arrangement, keep, load
+from benchmarks.faults import network
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.jsonl"
@@ -29,16 +34,19 @@ def main() -> None:
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("article"), help="For logs.")
 @click.option("--minutes", type=float, default=7.0, show_default=True, help="Begin no pair later than this.")
 def run_command(arrangement: Arrangement, out: Path, minutes: float) -> None:
-    """Run the pairs that are still missing, prefill's prefix cache off (cold) or on (warm)."""
+    """Run the pairs that are still missing, prefill's prefix cache off (cold) or on (warm), or off on a slow network."""
     began = time.monotonic()
     done = {(turn.length, turn.pair) for turn in load(RESULTS) if turn.arrangement == arrangement}
-    wanted = [Pair(length, number) for number in range(CONVERSATIONS) for length in LENGTHS]
+    wanted = [Pair(length, number) for number in range(CONVERSATIONS) for length in LENGTHS[arrangement]]
     missing = [pair for pair in wanted if (pair.length, pair.number) not in done]
     if not missing:
         click.echo(f"{arrangement}: all {len(wanted)} pairs are there")
         return
     SITE.write_text(json.dumps(_site(), indent=1) + "\n")
-    with stack(out.resolve() / arrangement / time.strftime("%H%M%S"), arrangement, click.echo) as running:
+    with (
+        _network(arrangement),
+        stack(out.resolve() / arrangement / time.strftime("%H%M%S"), arrangement, click.echo) as running,
+    ):
         experiment = Experiment(running, arrangement)
         experiment.warm_up()
         for pair in missing:
@@ -49,6 +57,19 @@ def run_command(arrangement: Arrangement, out: Path, minutes: float) -> None:
             seconds = {arm: [turn.ttft_s for turn in turns if turn.arm == arm] for arm in pair.arms}
             click.echo(f"{arrangement} {pair.length} tokens, pair {pair.number}: {seconds}")
     click.echo(f"{arrangement}: run again for what is missing, then `report`")
+
+
+@contextlib.contextmanager
+def _network(arrangement: Arrangement) -> Iterator[None]:
+    """Slow the network down where the arrangement is about that: in a namespace of this program's own."""
+    if arrangement != "slow":
+        yield
+        return
+    if not network.enter("benchmarks.article"):
+        raise click.ClickException("a network namespace is not permitted here; run as root")
+    network.prepare()
+    with network.slow(RATE):
+        yield
 
 
 def _site() -> dict[str, str]:

@@ -17,6 +17,7 @@ _COLOURS: Final[dict[Arm, str]] = {"off": "#c4162a", "on": "#1f60c4"}
 _TITLES: Final[dict[Arrangement, str]] = {
     "cold": "prefill's prefix cache off",
     "warm": "prefill's prefix cache on",
+    "slow": "prefill's prefix cache off, 100 Mbit/s",
 }
 
 
@@ -26,8 +27,8 @@ def draw(turns: Sequence[Turn], path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     rcParams["svg.hashsalt"] = "kvdiag"
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    axes = figure.subplots(1, len(_TITLES), sharey=True)
     for panel, arrangement in zip(axes, _TITLES, strict=True):
         _panel(panel, [turn for turn in turns if turn.arrangement == arrangement and turn.later])
         panel.set_title(_TITLES[arrangement])

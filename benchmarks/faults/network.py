@@ -19,14 +19,14 @@ _MARK: Final = "KVDIAG_FAULTS_NAMESPACE"
 _MTU: Final = "1500"
 
 
-def enter() -> bool:
-    """Run this program anew in a network namespace of its own; return False where that is not permitted."""
+def enter(program: str = "benchmarks.faults") -> bool:
+    """Run this program (`python -m`) anew in a network namespace of its own; return False where that is not permitted."""
     if _MARK in os.environ:
         return True
     if shutil.which("unshare") is None or subprocess.run(["unshare", "--net", "true"], check=False).returncode:
         return False
     os.environ |= {_MARK: "1", "VLLM_HOST_IP": "127.0.0.1"}
-    command = ["unshare", "--net", sys.executable, "-m", "benchmarks.faults", *sys.argv[1:]]
+    command = ["unshare", "--net", sys.executable, "-m", program, *sys.argv[1:]]
     os.execvp(command[0], command)
     raise AssertionError("execvp does not return")
 
