@@ -48,8 +48,7 @@ class BodyError(ValueError):
     """The body cannot be forwarded; the message is for the client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """A request's JSON object, values as bytes."""
 
     api: Api

@@ -153,22 +153,19 @@ class Connection(asyncio.Protocol):
         """Send a whole answer in one write."""
         self._write(self._head(status, content_type, headers) + b"content-length: %d\r\n\r\n%b" % (len(body), body))
 
-    def start(self, status: int, content_type: bytes, headers: Headers, data: bytes) -> None:
-        """Send the head of a stream together with its first bytes."""
+    def start(self, status: int, content_type: bytes, headers: Headers, data: bytes, *, last: bool) -> None:
+        """Send the head of a stream together with its first bytes, and its end if these are also the last."""
         head = self._head(status, content_type, headers)
         framing = b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"
-        self._write(head + framing + self._frame(data))
+        self._write(b"%b%b%b%b" % (head, framing, self._frame(data), self._end if last else b""))
 
     def write(self, data: bytes) -> None:
         """Send more of a stream."""
-        transport = self._transport
-        if data and transport is not None and not transport.is_closing():
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        self._write(self._frame(data))
 
-    def finish(self, data: bytes = b"") -> None:
-        """Send the end of a stream."""
-        last = b"0\r\n\r\n" if self._chunked else b""
-        self._write((self._frame(data) if data else b"") + last)
+    def finish(self, data: bytes) -> None:
+        """Send the last bytes of a stream and its end."""
+        self._write(self._frame(data) + self._end)
 
     def abort(self) -> None:
         """Drop the client."""
@@ -197,8 +194,12 @@ class Connection(asyncio.Protocol):
 
     # Inner works.
 
+    @property
+    def _end(self) -> bytes:
+        return b"0\r\n\r\n" if self._chunked else b""
+
     def _frame(self, data: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        return b"%x\r\n%b\r\n" % (len(data), data) if data and self._chunked else data
 
     def _head(self, status: int, content_type: bytes, headers: Headers) -> bytes:
         self.head_sent = True
@@ -215,7 +216,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def _serve(self, request: Request) -> None:

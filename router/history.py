@@ -1,4 +1,4 @@
-"""The conversation so far, as sent: counted, and digested message by message."""
+"""The conversation so far: counted, and digested as it was sent or as it was meant."""
 
 from __future__ import annotations
 
@@ -27,24 +27,51 @@ _object: Final = msgspec.json.Decoder()
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
 
 
-class Chain:
-    """A digest over items in order; asking for more items continues where the last digest ended."""
+class Text:
+    """The history as the client wrote it, without the last bracket or quote: a longer one begins with a shorter one.
+
+    A digest of more continues where the last digest ended.
+    """
+
+    __slots__ = ("_done", "_state", "_text")
+
+    def __init__(self, raw: msgspec.Raw | None, outside: list[bytes]) -> None:
+        self._text = b"" if raw is None else bytes(memoryview(raw)[:-1]).rstrip()
+        self._done = 0
+        self._state = _begin(outside)
+
+    def __len__(self) -> int:
+        return len(self._text)
+
+    def digest(self, length: int) -> bytes | None:
+        """Return the digest of the beginning; None where it is none, or more was asked for before."""
+        if not self._done <= length <= len(self._text) or self._cuts_an_item(length):
+            return None
+        self._state.update(memoryview(self._text)[self._done : length])
+        self._done = length
+        return self._state.digest()[:16]
+
+    def _cuts_an_item(self, length: int) -> bool:
+        """Whether a list's item goes on there: `[1` is no beginning of `[12`."""
+        return self._text.startswith(b"[") and self._text[length : length + 1].strip() not in {b"", b","}
+
+
+class Meaning:
+    """Digests that survive a client's rendering of our answers, and cache hints that move between turns."""
 
     __slots__ = ("_done", "_items", "_state")
 
-    def __init__(self, items: Sequence[bytes | msgspec.Raw], prelude: list[bytes]) -> None:
+    def __init__(self, items: Sequence[msgspec.Raw], outside: list[bytes]) -> None:
         self._items = items
         self._done = 0
-        self._state = hashlib.sha256()
-        for part in prelude:
-            _add(self._state, part)
+        self._state = _begin(outside)
 
     def digest(self, count: int) -> bytes | None:
         """Return the digest of the first items; None where there are fewer, or more were asked for before."""
         if not self._done <= count <= len(self._items):
             return None
         for item in self._items[self._done : count]:
-            _add(self._state, item)
+            _add(self._state, _meaning(bytes(item)))
         self._done = count
         return self._state.digest()[:16]
 
@@ -56,14 +83,20 @@ class Chain:
         return state.digest()[:16]
 
 
-def _add(state: hashlib._Hash, part: bytes | msgspec.Raw) -> None:
-    view = memoryview(part)
-    state.update(b"%d:" % view.nbytes)
-    state.update(view)
+def _begin(outside: list[bytes]) -> hashlib._Hash:
+    state = hashlib.sha256()
+    for part in outside:
+        _add(state, part)
+    return state
+
+
+def _add(state: hashlib._Hash, part: bytes) -> None:
+    state.update(b"%d:" % len(part))
+    state.update(part)
 
 
 class History:
-    """The messages of one request. Nothing is computed before it is asked for."""
+    """The conversation in one request. Nothing is computed before it is asked for."""
 
     __slots__ = ("_answered", "_as_meant", "_as_sent", "_body", "_items")
 
@@ -71,8 +104,8 @@ class History:
         self._body = body
         self._items: list[msgspec.Raw] | None = None
         self._answered: list[int] | None = None
-        self._as_sent: Chain | None = None
-        self._as_meant: Chain | None = None
+        self._as_sent: Text | None = None
+        self._as_meant: Meaning | None = None
 
     @property
     def items(self) -> list[msgspec.Raw]:
@@ -105,17 +138,17 @@ class History:
         return self._answers[-1] + 1 if self._answers else 0
 
     @property
-    def as_sent(self) -> Chain:
+    def as_sent(self) -> Text:
         """Digests of exactly what was sent."""
         if self._as_sent is None:
-            self._as_sent = Chain(self.items, self._outside())
+            self._as_sent = Text(self._body.fields.get(self._body.api.history), self._outside())
         return self._as_sent
 
     @property
-    def as_meant(self) -> Chain:
-        """Digests that survive a client's rendering of our answers, and cache hints that move between turns."""
+    def as_meant(self) -> Meaning:
+        """Digests of what was meant."""
         if self._as_meant is None:
-            self._as_meant = Chain([_meaning(bytes(item)) for item in self.items], self._outside())
+            self._as_meant = Meaning(self.items, self._outside())
         return self._as_meant
 
     def _outside(self) -> list[bytes]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from kvdiag.router.history import History
 
@@ -23,8 +24,7 @@ FIELDS: Final = ("conversation_id", "session_id")
 CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key")
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """How a request links to earlier ones."""
 
     key: bytes | None

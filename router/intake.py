@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import httptools
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +34,7 @@ class Limits:
     """Client connections at once."""
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct):
     """One complete request. Header names are lower case; of repeated headers the first counts."""
 
     method: bytes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from kvdiag.context import KEY, HandleContext, TurnContext, parse
 
@@ -44,8 +44,7 @@ class _HandleFields(msgspec.Struct):
 _handle: Final = msgspec.json.Decoder(_HandleFields)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """What a turn starts with."""
 
     lookup: str
@@ -158,8 +157,8 @@ class Ledger:
         entry.ended_at = self._clock()
         self._fill(entry, handle)
         if entry.handle is not None and entry.context is None and identity.link == "name":
-            entry.history_items = len(identity.history.items)
-            entry.history = identity.history.as_sent.digest(entry.history_items)
+            entry.history_bytes = len(identity.history.as_sent)
+            entry.history = identity.history.as_sent.digest(entry.history_bytes)
         return self._store.put(key, entry)
 
     def _fill(self, entry: Entry, handle: bytes | None) -> None:
@@ -191,7 +190,7 @@ class Ledger:
             self._store.drop(key)
             return
         if not unread and entry.handle is not None:
-            entry = msgspec.structs.replace(entry, handle=None, context=None, state="consumed")
+            entry = replace(entry, handle=None, context=None, state="consumed")
         self._store.put(key, entry)
 
     def void(self, decode: str) -> None:
@@ -215,7 +214,7 @@ def _continues(entry: Entry, identity: Identity) -> bool:
     """
     if entry.history is None or entry.context is not None:
         return True
-    return identity.history.as_sent.digest(entry.history_items) == entry.history
+    return identity.history.as_sent.digest(entry.history_bytes) == entry.history
 
 
 def _usable(handle: bytes, known: _HandleFields) -> tuple[bytes, bytes | None]:

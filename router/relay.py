@@ -65,8 +65,6 @@ class Relay:
             if connection.paused:
                 exchange.pause()
             await exchange.done(stall_s)
-            self._emit(self._filter.close())
-            self._keep(self._filter.handle)
             if self._kept is not None:
                 await self._kept
                 self._release(self._kept)
@@ -76,7 +74,6 @@ class Relay:
             raise
         finally:
             connection.on_pause = connection.on_resume = exchange.sink = None
-        connection.finish()
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -84,16 +81,18 @@ class Relay:
         except ValueError as error:
             self._exchange.abort(EngineLostError(str(error)))
             return
-        if self._reply is not None and not self._committed:
-            self._reply.read_events(out)
-        if not self._committed and (self._filter.handle is not None or self._api.final in out[-TAIL:]):
-            self._keep(self._filter.handle)
+        ended = self._exchange.ended
+        if ended:
+            out += self._filter.close()
+        if not self._committed:
+            if self._reply is not None:
+                self._reply.read_events(out)
+            if ended or self._filter.handle is not None or self._api.final in out[-TAIL:]:
+                self._keep(self._filter.handle)
         self._emit(out)
 
     def _keep(self, handle: bytes | None) -> None:
         """Keep the state before the client can learn that the turn is over: its next turn may come at once."""
-        if self._committed:
-            return
         self._committed = True
         pending = self._commit(handle)
         if pending is not None:
@@ -103,17 +102,20 @@ class Relay:
 
     def _release(self, kept: asyncio.Future[None]) -> None:
         """Send what waited: whichever comes first, the write's callback or the end of the stream."""
-        held, self._held = self._held or [], None
-        if not kept.cancelled():
+        held, self._held = self._held, None
+        if held is not None and not kept.cancelled():
             self._emit(b"".join(held))
 
     def _emit(self, data: bytes) -> None:
-        if not data:
-            return
+        """Send on; head and first bytes, and last bytes and end, are one write each."""
+        connection, ended = self._connection, self._exchange.ended
         if self._held is not None:
             self._held.append(data)
-        elif self.first_at is None:
+        elif self.first_at is not None:
+            if ended:
+                connection.finish(data)
+            else:
+                connection.write(data)
+        elif data or ended:
             self.first_at = time.perf_counter()
-            self._connection.start(self._exchange.status, self._exchange.content_type, self._headers, data)
-        else:
-            self._connection.write(data)
+            connection.start(self._exchange.status, self._exchange.content_type, self._headers, data, last=ended)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from kvdiag.context import TurnContext, TurnOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import msgspec
 
     from kvdiag.events import TurnRecord
     from kvdiag.exporters.spans import Tracer
@@ -39,8 +39,7 @@ class Services:
     tracer: Tracer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prefilled:
+class Prefilled(msgspec.Struct, frozen=True):
     """What the decode call starts from; empty where there was no prefill call."""
 
     params: dict[str, msgspec.Raw] | None = None
@@ -49,8 +48,7 @@ class Prefilled:
     """When prefill answered, by `time.perf_counter`."""
 
 
-@dataclass(slots=True)
-class TurnState:
+class TurnState(msgspec.Struct):
     """One turn's request, claim and progress."""
 
     request: Request
@@ -80,7 +78,7 @@ class TurnState:
     decode_s: float | None = None
     """From the decode call to the first byte of its answer, or to the end of one that is not streamed."""
     ttft_s: float | None = None
-    outcome: TurnOutcome = field(default_factory=lambda: TurnOutcome(cause="unexplained"))
+    outcome: TurnOutcome = msgspec.field(default_factory=lambda: TurnOutcome(cause="unexplained"))
 
     @property
     def answer_headers(self) -> tuple[tuple[bytes, bytes], ...]:

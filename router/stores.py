@@ -33,8 +33,8 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=True):
     decode: str | None = None
     prompt_tokens: int | None = None
     history: bytes | None = None
-    """Digest of the history that decode's tokens begin with."""
-    history_items: int = 0
+    """Digest of the history that decode's tokens begin with, and its length."""
+    history_bytes: int = 0
 
     @property
     def size(self) -> int:

@@ -108,10 +108,11 @@ class Exchange:
         elif not self._waits_for_all:
             self._woken()
 
-    def finish(self) -> None:
-        """Mark the answer as complete."""
+    def finish(self, data: bytes) -> None:
+        """Take the last bytes; the sink sees by `ended` that there are no more."""
         self._connection = None
         self.ended = True
+        self.feed(data)
         self._woken()
 
     def fail(self, error: EngineError) -> None:
@@ -188,21 +189,21 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._drop(EngineLostError("answer is not HTTP"))
             return
-        parts = self._parts
-        if parts:
-            self._parts = []
-            exchange.feed(parts[0] if len(parts) == 1 else b"".join(parts))
+        parts, self._parts = self._parts, []
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
         if self._complete:
-            self._done(exchange, keep=self._keep)
+            self._done(exchange, body, keep=self._keep)
+        elif body:
+            exchange.feed(body)
 
-    def _done(self, exchange: Exchange, *, keep: bool) -> None:
+    def _done(self, exchange: Exchange, body: bytes, *, keep: bool) -> None:
         self._exchange = None
         self.resume()
         if keep:
             self._pool.release(self)
         else:
             self.abort()
-        exchange.finish()
+        exchange.finish(body)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._exchange is not None:
@@ -231,7 +232,7 @@ class _Connection(asyncio.Protocol):
         headers = exchange.headers
         unframed = exchange.status and b"content-length" not in headers and b"transfer-encoding" not in headers
         if unframed and exc is None:  # the end of the connection is the end of the answer
-            self._done(exchange, keep=False)
+            self._done(exchange, b"", keep=False)
         else:
             self._drop(EngineLostError("connection lost"))
 
