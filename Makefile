@@ -31,12 +31,16 @@ docs: setup
 	$(BIN)/python -m kvdiag.dashboards.reference > docs/metrics.md
 	$(BIN)/kvdiag dashboards write dashboards
 
-# Measure: log scanning, connector hooks, router. Every script says what it compares; see --help of each.
+# Measure what takes minutes; the last lines name what takes longer. Every script says what it compares; see --help of each.
 bench: setup
 	$(BIN)/python -m benchmarks.classify.generate .bench.log 300
 	$(BIN)/python -m benchmarks.classify.measure .bench.log; rm -f .bench.log
 	$(BIN)/python -m benchmarks.connector.hooks
 	$(BIN)/python -m benchmarks.router.compare
+	$(BIN)/python -m benchmarks.soak mock --turns 10000 --conversations 2000
+	@echo "Longer, each with a real pair: $(BIN)/python -m benchmarks.NAME, NAME being"
+	@echo "  article (what reuse saves), capacity (how long to keep blocks), soak pair, scale measure, connector.overhead;"
+	@echo "  figures of all: docs/measured.md. Faults: make faults."
 
 # Run the connector's end-to-end core on every vLLM that has a CPU build: some GB and some minutes each.
 compat: setup

@@ -43,7 +43,8 @@ class Plan:
 
 def plans(duration_s: float, seed: int = 1) -> list[Plan]:
     """Return Poisson arrivals; equal seeds give equal plans."""
-    chance, begins, found = random.Random(seed), 0.0, []
+    chance, begins = random.Random(seed), 0.0
+    found: list[Plan] = []
     while (begins := begins + chance.expovariate(CONVERSATIONS_PER_S)) < duration_s:
         thinks = tuple(THINK_MEDIAN_S * chance.lognormvariate(0, THINK_SPREAD) for _ in range(TURNS - 1))
         found.append(Plan(begins, thinks, len(found)))

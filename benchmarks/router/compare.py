@@ -90,12 +90,12 @@ def get(port: int, path: str) -> bytes:
 def wait_for(port: int, path: str, process: subprocess.Popen[bytes]) -> None:
     for _ in range(300):
         if process.poll() is not None:
-            raise SystemExit(f"{process.args} ended with {process.returncode}")
+            raise SystemExit(f"{process.args!r} ended with {process.returncode}")
         with contextlib.suppress(OSError, http.client.HTTPException):
             get(port, path)
             return
         time.sleep(0.1)
-    raise SystemExit(f"{process.args} did not answer on port {port}")
+    raise SystemExit(f"{process.args!r} did not answer on port {port}")
 
 
 def cpu_seconds(pid: int) -> float:

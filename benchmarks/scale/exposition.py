@@ -46,7 +46,7 @@ def connector_page(peers: int) -> Exposition:
     recorder.introduce("16", "0.32.0", "1.5.1")
     for peer in range(peers):
         for direction in ("decode_to_prefill", "prefill_to_decode"):
-            recorder.record(("event", _transfer(f"10.0.{peer // 250}.{peer % 250}:5600", direction)))
+            recorder.record(["event", _transfer(f"10.0.{peer // 250}.{peer % 250}:5600", direction)])
     return Exposition(generate_latest(registry).decode())
 
 

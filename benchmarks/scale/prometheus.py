@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,7 +37,7 @@ def variants(page: str, number: int = 8) -> list[bytes]:
     def moved(match: re.Match[str], moment: int) -> str:
         return f"{match[1]} {float(match[2]) + moment * chance.randint(1, 1000)}"
 
-    return [_SAMPLE.sub(lambda match, at=at: moved(match, at), page).encode() for at in range(number)]
+    return [_SAMPLE.sub(partial(moved, moment=moment), page).encode() for moment in range(number)]
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def serving(folder: Path, engines: int, *more: str) -> Iterator[tuple[Service, i
     """Yield a router before so many mock engines, and the port that answers for decode."""
     folder.mkdir(parents=True, exist_ok=True)
     prefill, decode, port = free_port(), free_port(), free_port()
-    mock = [sys.executable, _LOAD / "mock_pd.py", "--p-port", str(prefill), "--d-port", str(decode)]
+    mock: list[str | Path] = [sys.executable, _LOAD / "mock_pd.py", "--p-port", str(prefill), "--d-port", str(decode)]
     ranks = f"@0-{engines // 2 - 1}" if engines > 2 else ""
     upstreams = ("--prefill", f"http://{HOST}:{prefill}{ranks}", "--decode", f"http://{HOST}:{decode}{ranks}")
     command = [sys.executable, "-m", "kvdiag", "router", "--port", str(port), *upstreams, *more]

@@ -90,9 +90,7 @@ class Sheet:
     @property
     def series(self) -> float:
         """Return the series of everything."""
-        return self.engine_series * self.deployment.engines + self.routers * self.router_page(
-            "series", self.deployment.engines
-        )
+        return self.engine_series * self.deployment.engines + self.routers * self.router_page("series")
 
     @property
     def retained_bytes(self) -> float:

@@ -43,8 +43,8 @@ class MockRig:
     exporter: Service = field(init=False)
 
     def __post_init__(self) -> None:
-        self.decode, self.counts = free_port(), {}
-        self.counts: dict[str, Path]
+        self.decode = free_port()
+        self.counts: dict[str, Path] = {}
         prefill = free_port()
         ports = ("--p-port", str(prefill), "--d-port", str(self.decode))
         self.engines = Service(
@@ -59,7 +59,7 @@ class MockRig:
         port, count = free_port(), self.folder / f"{verb}.objects"
         self.counts[verb] = count
         listen = ("--port", str(port)) if verb == "router" else ("--listen", f"{HOST}:{port}")
-        command = [sys.executable, "-m", "benchmarks.soak.counted", count, verb, *listen, *arguments]
+        command: list[str | Path] = [sys.executable, "-m", "benchmarks.soak.counted", count, verb, *listen, *arguments]
         # Rotation would hide turns from whoever follows the file by name too slowly; what is tested is the router.
         environment = {"KVDIAG_ROUTER__TURN_LOG_MAX_BYTES": str(1 << 30)} if verb == "router" else {}
         health = "/readyz" if verb == "router" else "/metrics"
@@ -93,8 +93,12 @@ class MockRig:
 def run(size: Size, folder: Path, progress: Callable[[str], None]) -> Account:
     """Return the account of a run of this size; logs lie in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = [f"{verb}, {unit}" for verb in ("router", "export") for unit in ("MiB", "objects")]
-    courses = {name: Course(name, 0.05) for name in names}
+    courses = {
+        name: Course(name, allowance)
+        # The exporter remembers the last 100,000 turns, so it fills up to the end of a run of as many.
+        for verb, allowance in (("router", 0.05), ("export", 0.10))
+        for name in (f"{verb}, MiB", f"{verb}, objects")
+    }
     with ExitStack() as unwind:
         rig = MockRig(folder)
         rig.start(unwind)
