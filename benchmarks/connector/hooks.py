@@ -111,19 +111,21 @@ def _round(label: str, prompt: list[int], number: int) -> dict[str, float]:
     def arrive(i: int) -> None:
         asked.append(request(names[i], msgspec.msgpack.decode(sent) | {"remote_request_id": names[i]}, prompt))
 
+    def receive(index: int) -> None:
+        scheduler.absorb([["moved", names[index], 1 << 20, 0.01, 0.001, 8]])
+        scheduler.received([names[index]])
+
+    def release(index: int) -> None:
+        scheduler.absorb([["released", names[index], "read"]])
+        scheduler.released([names[index]])
+
     steps: dict[str, Callable[[int], object]] = {
         "admit": lambda i: scheduler.admit(asked[i]),
         "offer": lambda i: scheduler.offer(asked[i], lambda: NOTHING),
         "admitted": lambda i: scheduler.admitted(asked[i], len(prompt)),
-        "received": lambda i: (
-            scheduler.absorb([["moved", names[i], 1 << 20, 0.01, 0.001, 8]]),
-            scheduler.received([names[i]]),
-        ),
+        "received": receive,
         "finished": lambda i: scheduler.finished(asked[i], [[1, 2]], {}, list, lambda: NOTHING),
-        "released": lambda i: (
-            scheduler.absorb([["released", names[i], "read"]]),
-            scheduler.released([names[i]]),
-        ),
+        "released": release,
     }
     costs: dict[str, list[float]] = {hook: [] for hook in steps}
     for index in range(number):
