@@ -12,7 +12,7 @@ from kvdiag.router.stores import Entry
 
 
 def test_memory_stays_flat_over_many_turns_of_many_conversations() -> None:
-    """What the first rounds of turns need is what the last ones need; benchmarks/router/memory.py asks a whole process."""
+    """What the first rounds of turns need is what the last ones need; benchmarks/soak asks a whole process."""
     book = Book()
     store = book.ledger._store
     store._max_entries, store._max_bytes = 100_000, 1 << 30  # type: ignore[attr-defined]
