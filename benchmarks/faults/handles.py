@@ -14,6 +14,8 @@ from benchmarks.faults.scenario import HEALTHY, Evidence, Expected, scenario, tu
 if TYPE_CHECKING:
     from benchmarks.faults.rig import Rig
 
+    from kvdiag.localstack.agent import Agent
+
 
 @scenario(stock=HEALTHY)
 def three_agents_read_back(rig: Rig) -> None:
@@ -175,15 +177,34 @@ def answer_regenerated(rig: Rig) -> None:
 
 @scenario(
     Expected(
-        "missing_metadata/consumed",
-        "Both branches start from the same turn, whose handle can be read once. The branch that came second was computed.",
+        "prefix_diverged/in_history",
+        "Decode holds the branch that spoke last. The other one agrees with it as far as the trunk goes, which is read "
+        "back, and parts there.",
         turns=1,
-        also_wrong=("suspect_kv", "prefix_diverged"),
+        also_wrong=("suspect_kv", "missing_metadata/consumed"),
     )
 )
 def history_forked(rig: Rig) -> None:
     """An agent splits into two branches after its second turn; both go on under the same conversation id."""
-    trunk = rig.agent("forking")
+    fork(rig, rig.agent("forking"))
+
+
+@scenario(
+    Expected(
+        "missing_metadata/consumed",
+        "Told by their history alone, both branches start from the same turn, whose handle can be read once. The branch "
+        "that came second was computed.",
+        turns=1,
+        also_wrong=("suspect_kv", "prefix_diverged"),
+    )
+)
+def history_forked_without_an_id(rig: Rig) -> None:
+    """An agent without a conversation id splits into two branches after its second turn."""
+    fork(rig, rig.agent())
+
+
+def fork(rig: Rig, trunk: Agent) -> None:
+    """Let an agent take two turns, then two third ones."""
     rig.talk(trunk, 2)
     branch = copy.deepcopy(trunk)
     for agent, number in ((trunk, 10), (branch, 20)):
@@ -252,9 +273,10 @@ def two_answers_asked_for(rig: Rig) -> None:
     """One turn of an agent asks for two answers (n=2)."""
     agent = rig.agent("brainstorms")
     rig.talk(agent, 2)
-    agent.parameters["n"] = 2
+    # Greedy sampling knows one answer only.
+    agent.parameters = {"n": 2, "temperature": 1, "seed": 7}
     rig.talk(agent, 1)
-    del agent.parameters["n"]
+    agent.parameters = {}
     rig.talk(agent, 2)
 
 

@@ -163,13 +163,13 @@ def decode_freezes_under_a_read(rig: Rig) -> None:
     )
 )
 def prefill_stands_still(rig: Rig) -> None:
-    """Prefill is stopped for 6 s in the middle of an agent's many like turns, as a hypervisor does that moves it."""
+    """Prefill is stopped for 3 s in the middle of an agent's many like turns, as a hypervisor does that moves it."""
     agent = rig.agent("agent", stream=True)
     rig.talk(agent, 8, size=8)
     with rig.frozen(rig.prefill):
         turn = threading.Thread(target=rig.talk, args=(agent, 1), kwargs={"size": 8})
         turn.start()
-        time.sleep(6)
+        time.sleep(3)
     turn.join()
     rig.talk(agent, 2, size=8)
 

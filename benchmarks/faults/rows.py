@@ -47,7 +47,7 @@ class Row:
         """Return what is wrong with the alerts: one that accuses an innocent run, none for a fault that has one."""
         expected = self.scenario.expected
         rung = {*self.installed.alerts, *self.exported.alerts}
-        if expected.cause in CALM:
+        if not CALM.isdisjoint({expected.cause, *expected.or_else}):
             return f"{', '.join(false)} fired" if (false := about_faults(self.installed.alerts)) else None
         due = {name for cause in (expected.cause, *expected.or_else) for name in alerts_of(cause)}
         quiet = self.below_budget(self.installed) or self.below_budget(self.exported)

@@ -27,7 +27,7 @@ ON_THE_SHARED_PAIR: Final = (
     "router-ttl-too-short",
     "two-routers-share-redis",
     "redis-down",
-    "history-forked",
+    "history-forked-without-an-id",
     "request-hedged",
     "client-hangs-up-and-tries-again",
     "two-answers-asked-for",
