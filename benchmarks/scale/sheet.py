@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 GB: Final = 1e9
 DAY_S: Final = 86_400
-_ENGINE_LOG: Final = "classify, s a GB of an engine's log"
+_ENGINE_LOG: Final = "classify, CPU s a GB of an engine's log"
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,12 @@ class Sheet:
         )
 
     def _cli(self) -> Line:
-        per = self.costs["classify, s a GB of a turn log"]
+        per = self.costs["classify, CPU s a GB of a turn log"]
         minute = self.deployment.turns_per_s * 60 * self.costs["turn log, bytes a turn"] / GB
         return Line(
             "`kvdiag classify`",
             f"{minute:.2f} GB of turn logs a minute",
-            f"{self.costs[_ENGINE_LOG]:.1f} s a GB of an engine's log, {per:.0f} s of turn logs",
-            f"{minute * per:.0f} s for a minute of everything, {minute * per / self.routers:.1f} s for a minute of one router",
+            f"{self.costs[_ENGINE_LOG]:.1f} CPU s a GB of an engine's log, {per:.0f} of turn logs",
+            f"{minute * per:.0f} CPU s for a minute of everything, {minute * per / self.routers:.1f} for a minute of one router",
             "an incident is read by router or engine, not whole",
         )
