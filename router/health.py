@@ -1,4 +1,4 @@
-"""Watches engines: which there are, which answer, and what decode's connector says of its TTL and identity."""
+"""Watches engines: which there are, which answer, and what they say of their caches, TTL and identity."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvdiag.router")
 _INFO: Final = re.compile(rb"^kvdiag_connector_info\{(.*)\} ", re.MULTILINE)
+_NO_PREFIX_CACHE: Final = re.compile(rb'^vllm:cache_config_info\{[^\n]*enable_prefix_caching="False"', re.MULTILINE)
 _LABEL: Final = re.compile(rb'(\w+)="([^"\\]*)"')
 
 
@@ -31,7 +32,7 @@ class Watch:
         self._ledger = ledger
         self._discovery = discovery
         self._settings = settings
-        self._asked: set[str] = set()
+        self._asked: set[Engine] = set()
         self.looked = asyncio.Event()
         """Set once every engine has been probed."""
 
@@ -69,15 +70,15 @@ class Watch:
             status, _ = await self._get(engine, self._settings.path)
         except EngineUnreachableError:
             self._note(engine, healthy=False)
+            self._asked.discard(engine)
             if engine.role == "decode":
                 self._ledger.void(engine.name)
-                self._asked.discard(engine.name)
             return
         except EngineError:
             status = 0
         self._note(engine, healthy=status == 200)
-        if engine.healthy and engine.role == "decode" and engine.name not in self._asked:
-            self._asked.add(engine.name)
+        if engine.healthy and engine not in self._asked:
+            self._asked.add(engine)
             await self._ask(engine)
 
     async def _get(self, engine: Engine, path: str) -> tuple[int, bytes]:
@@ -97,15 +98,18 @@ class Watch:
         engine.healthy = healthy
 
     async def _ask(self, engine: Engine) -> None:
-        """Read decode's effective configuration; a stock connector has none to read."""
+        """Read an engine's effective configuration."""
         try:
             _, page = await self._get(engine, "/metrics")
         except EngineError:
             return
+        engine.caches_prefixes = _NO_PREFIX_CACHE.search(page) is None
         found = _INFO.search(page)
-        if found is None:
-            return
-        labels = dict(_LABEL.findall(found[1]))
+        if engine.role == "decode" and found is not None:
+            self._learn(engine, dict(_LABEL.findall(found[1])))
+
+    def _learn(self, engine: Engine, labels: dict[bytes, bytes]) -> None:
+        """Take what decode's connector says of itself; a stock one says nothing."""
         ttl = _number(labels.get(b"ttl_seconds"))
         self._ledger.learn(engine.name, engine_id=labels.get(b"engine_id", b"").decode("ascii", "ignore"), ttl_s=ttl)
         ours = self._ledger.handle_ttl_s

@@ -114,15 +114,14 @@ class Intake:
     def on_url(self, url: bytes) -> None:
         """Take a part of the target."""
         self._target.append(url)
-        self._count(len(url))
+        self._size += len(url)
+        if self._size > self._limits.head:
+            self._end(431)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
         self._headers.setdefault(name.lower(), value)
-        self._count(len(name) + len(value) + 4)
-
-    def _count(self, size: int) -> None:
-        self._size += size
+        self._size += len(name) + len(value) + 4
         if self._size > self._limits.head:
             self._end(431)
 

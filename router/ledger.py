@@ -125,10 +125,16 @@ class Ledger:
 
     def _ttl(self, entry: Entry) -> float:
         """Return for how long this handle may be sent: as set, else by what decode said, else by its default."""
-        if self.handle_ttl_s is not None:
-            return self.handle_ttl_s
+        return usable_ttl(self._kept_for(entry)) if self.handle_ttl_s is None else self.handle_ttl_s
+
+    def _kept_for(self, entry: Entry) -> float:
         told = _told_ttl(entry.context)
-        return usable_ttl(told if told is not None else self._ttls.get(entry.decode or "", self._decode_ttl_s))
+        return told if told is not None else self._ttls.get(entry.decode or "", self._decode_ttl_s)
+
+    def expired(self, claim: Claim) -> bool:
+        """Return whether prefill had to decline the handle, by what is known of decode's TTL."""
+        entry, age = claim.entry, claim.age_s
+        return entry is not None and age is not None and age > usable_ttl(self._kept_for(entry), safety_s=0)
 
     def learn(self, decode: str, *, engine_id: str | None, ttl_s: float | None) -> None:
         """Take what a decode engine's metrics say of it."""

@@ -72,6 +72,8 @@ class Engine:
         self.load = 0
         """Requests in flight."""
         self.healthy = True
+        self.caches_prefixes = True
+        """Whether it keeps the KV of prompts it computed, as far as it has said."""
         self._clock = clock
         self._failures = 0
         self._open_until = 0.0
@@ -143,25 +145,24 @@ class Pool:
     def pick(self, *, prefer: str | None = None, avoid: Collection[str] = ()) -> Engine:
         """Return the preferred engine if it is ready, else the least loaded (or the next) of those that are.
 
-        Where none is ready, one whose breaker is closed is tried all the same: a busy engine answers its health check
-        late, and to refuse every request is worse.
+        Where none is ready, any is tried all the same, first those whose breaker is closed: a busy engine answers its
+        health check late, one that restarted may be back before the next look, and to refuse every request is worse.
 
         Raises:
-            NoEngineError: every breaker is open.
+            NoEngineError: there is none, or each is to be avoided.
 
         """
-        allowed = [engine for engine in self.engines if engine.closed and engine.name not in avoid]
-        ready = [engine for engine in allowed if engine.healthy] or allowed
-        if not ready:
+        allowed = [engine for engine in self.engines if engine.name not in avoid]
+        choice = [engine for engine in allowed if engine.ready] or [e for e in allowed if e.closed] or allowed
+        if not choice:
             raise NoEngineError
-        if prefer is not None:
-            for engine in ready:
-                if engine.name == prefer:
-                    return engine
-        start = next(self._turn)
+        for engine in choice:
+            if engine.name == prefer:
+                return engine
+        start = next(self._turn) % len(choice)
         if self._policy == "round_robin":
-            return ready[start % len(ready)]
-        return min((ready[(start + i) % len(ready)] for i in range(len(ready))), key=_load)
+            return choice[start]
+        return min(choice[start:] + choice[:start], key=_load)
 
     def __bool__(self) -> bool:
         return any(engine.ready for engine in self.engines)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from kvdiag.router.answers import PrefillAnswer, parse_prefill
 from kvdiag.router.calls import Call
 from kvdiag.router.faults import EngineError, EngineLostError, EngineUnreachableError, NoEngineError, RefusedError
 from kvdiag.router.ledger import prefill_params
 from kvdiag.router.retries import ATTEMPTS, count_retry, pick
 from kvdiag.router.state import Prefilled
-from kvdiag.router.verdict import explain
+from kvdiag.router.verdict import explain, failed_read
 
 if TYPE_CHECKING:
     from kvdiag.router.placement import Engine
@@ -33,24 +31,19 @@ async def prefill(services: Services, state: TurnState) -> Prefilled:
     avoid: set[str] = set()
     for attempt in range(ATTEMPTS):
         engine = pick(services.prefills, avoid)
-        entry = state.claim.entry if state.claim.hit and not state.handle_dropped else None
+        entry = state.claim.entry if state.claim.hit and state.failed_read is None else None
         try:
             prefilled = await prefill_on(engine, services, state, entry)
         except EngineError as error:
             count_retry(services, state, "prefill", attempt, error)
-            _blame(state, engine, entry, error, avoid)
+            if entry is None or isinstance(error, EngineUnreachableError):
+                avoid.add(engine.name)
+            else:  # suspect the handle first
+                state.failed_read = failed_read(expired=services.ledger.expired(state.claim))
         else:
             state.prefill_s = round(time.perf_counter() - started, 6)
             return prefilled
     raise NoEngineError
-
-
-def _blame(state: TurnState, engine: Engine, entry: Entry | None, error: EngineError, avoid: set[str]) -> None:
-    """Suspect the handle first; the engine if it had none, or could not even be reached."""
-    if entry is None or isinstance(error, EngineUnreachableError):
-        avoid.add(engine.name)
-    else:
-        state.handle_dropped = True
 
 
 async def prefill_on(engine: Engine, services: Services, state: TurnState, entry: Entry | None) -> Prefilled:
@@ -71,7 +64,5 @@ async def prefill_on(engine: Engine, services: Services, state: TurnState, entry
         raise RefusedError(exchange.status, exchange.headers, data)
     answer = parse_prefill(data) or PrefillAnswer()
     state.prefill = engine.name
-    state.outcome = explain(state.claim, answer, engine.name)
-    if state.handle_dropped:
-        state.outcome = msgspec.structs.replace(state.outcome, cause="upstream_error", detail=None)
+    state.outcome = explain(state.claim, answer, engine, state.failed_read)
     return Prefilled(answer.kv_transfer_params, engine.name, time.perf_counter())

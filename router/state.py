@@ -65,8 +65,8 @@ class TurnState(msgspec.Struct):
     arm: Arm = "reuse"
     handle_read: bool = False
     """Whether an engine may have read the handle."""
-    handle_dropped: bool = False
-    """Whether a prefill call with the handle failed, so that the turn went on without."""
+    failed_read: tuple[str, str | None] | None = None
+    """Cause and detail of a prefill call with the handle that failed, so that the turn went on without."""
     status: int = 0
     retries: int = 0
     prefill: str | None = None
@@ -93,11 +93,11 @@ class TurnState(msgspec.Struct):
     def context(self) -> TurnContext:
         """Return what the connectors are told."""
         claim = self.claim
-        with_handle = claim.hit and not self.handle_dropped
+        with_handle = claim.hit and self.failed_read is None
         return TurnContext(
             conversation=claim.conversation,
             turn=claim.turn,
-            lookup="consumed" if self.handle_dropped else claim.lookup,
+            lookup=claim.lookup if self.failed_read is None else "consumed",
             traceparent=self.trace.traceparent,
             issued_at=claim.entry.ended_at if with_handle and claim.entry else None,
             age_s=claim.age_s if with_handle else None,

@@ -13,6 +13,7 @@ from kvdiag.causes import label_pairs
 if TYPE_CHECKING:
     from kvdiag.router.answers import PrefillAnswer
     from kvdiag.router.ledger import Claim
+    from kvdiag.router.placement import Engine
 
 LOOKUP_CAUSES: Final = {
     "first_turn": ("first_turn", None),
@@ -23,11 +24,23 @@ LOOKUP_CAUSES: Final = {
 _PAIRS: Final = frozenset(label_pairs())
 
 
-def explain(claim: Claim, answer: PrefillAnswer, prefill: str) -> context.TurnOutcome:
-    """Return the turn's outcome as far as prefill's answer shows it. `prefill` is the engine that answered."""
-    if claim.hit:
+Pair = tuple[str, str | None]
+"""Cause and detail."""
+
+
+def failed_read(*, expired: bool) -> Pair:
+    """Return why prefill failed with a handle: stock vLLM fails the request where it declines an expired read."""
+    return ("expired_remote_read", "failed_request") if expired else ("upstream_error", None)
+
+
+def explain(claim: Claim, answer: PrefillAnswer, prefill: Engine, failed: Pair | None = None) -> context.TurnOutcome:
+    """Return the turn's outcome as far as prefill's answer shows it.
+
+    `failed` says why an earlier call with the handle failed, if one did.
+    """
+    if claim.hit and failed is None:
         return _told(answer) or _inferred(claim, answer, prefill)
-    cause, detail = LOOKUP_CAUSES.get(claim.lookup, ("missing_metadata", claim.lookup))
+    cause, detail = failed or LOOKUP_CAUSES.get(claim.lookup, ("missing_metadata", claim.lookup))
     counts = _told(answer) or _local_only(answer)
     return replace(counts, cause=cause, detail=detail, lost_tokens=_lost(claim, counts))
 
@@ -55,15 +68,15 @@ def _local_only(answer: PrefillAnswer) -> context.TurnOutcome:
     )
 
 
-def _inferred(claim: Claim, answer: PrefillAnswer, prefill: str) -> context.TurnOutcome:
-    """Infer from counts: tokens beyond what this prefill ever computed for the conversation came from decode."""
+def _inferred(claim: Claim, answer: PrefillAnswer, prefill: Engine) -> context.TurnOutcome:
+    """Infer from counts: tokens beyond what this prefill can have kept of the conversation came from decode."""
     unknown = context.TurnOutcome(cause="unexplained", prompt_tokens=answer.prompt_tokens)
     entry, cached = claim.entry, answer.cached_tokens
     if answer.kv_transfer_params is None:
         return replace(unknown, cause="feature_off", detail="no_connector")
     if entry is None or cached is None:
         return unknown
-    seen = entry.prompt_tokens if entry.prefill == prefill else 0
+    seen = entry.prompt_tokens if prefill.caches_prefixes and entry.prefill == prefill.name else 0
     if seen is None:
         return unknown
     local = min(cached, seen)

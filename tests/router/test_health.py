@@ -75,6 +75,38 @@ def test_a_handle_ttl_beyond_decodes_is_warned_of(caplog: pytest.LogCaptureFixtu
     assert "set handle_ttl_s below 55" in caplog.text
 
 
+def test_a_restarted_engine_serves_at_once() -> None:
+    """No look at its health and no waiting for its breaker comes first."""
+
+    async def scenario() -> None:
+        async with running() as stack:
+            for engine in (stack.prefill, stack.decode):
+                await engine.stop()
+                for n in range(8):
+                    assert (await stack.chat("hi", conversation=f"{engine.role}-{n}")).status == 502
+                await engine.start()
+                assert (await stack.chat("hi")).status == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("enabled", "local"), [("True", 30), ("False", 0)])
+def test_a_prefill_without_a_prefix_cache_has_read_all_that_it_did_not_compute(enabled: str, local: int) -> None:
+    page = f'vllm:cache_config_info{{block_size="16",enable_prefix_caching="{enabled}",engine="0"}} 1.0\n'
+
+    async def scenario() -> None:
+        async with running() as stack:
+            stack.prefill.pages["/metrics"] = page
+            stack.router.watch._asked.clear()
+            await stack.router.watch.look()
+            await stack.chat("hi")
+            stack.prefill.cached = 30
+            await stack.chat("hi", "Hello there", "more")
+            assert (stack.records[1].local_tokens, stack.records[1].remote_tokens) == (local, 30 - local)
+
+    run(scenario())
+
+
 def test_an_open_breaker_spares_a_failing_engine() -> None:
     async def scenario() -> None:
         async with running(prefills=2) as stack:

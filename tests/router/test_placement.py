@@ -88,13 +88,24 @@ def test_an_engine_that_misses_its_health_check_is_the_last_resort_not_refused()
 
 def test_a_breaker_opens_after_failures_in_a_row_and_closes_with_time() -> None:
     clock = Clock()
-    made = pool("a", clock=clock)
+    made = pool("a", "b", clock=clock)
+    engine(made, "b").load = 9
     for _ in range(BREAK_AFTER):
+        assert made.pick().address.host == "a"
         engine(made, "a").failed()
-    with pytest.raises(NoEngineError):
-        made.pick()
+    assert made.pick().address.host == "b"
     clock.now += OPEN_S
     assert made.pick().address.host == "a"
+
+
+def test_where_every_breaker_is_open_none_counts() -> None:
+    made = pool("a", "b", clock=Clock())
+    for name in ("a", "b"):
+        for _ in range(BREAK_AFTER):
+            engine(made, name).failed()
+    assert {made.pick().address.host for _ in range(2)} == {"a", "b"}
+    with pytest.raises(NoEngineError):
+        made.pick(avoid={"a:80", "b:80"})
 
 
 def test_an_update_keeps_the_state_of_those_that_stay() -> None:

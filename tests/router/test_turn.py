@@ -291,6 +291,20 @@ def test_prefill_that_fails_with_a_handle_is_asked_once_more_without(act: Act) -
     run(scenario())
 
 
+def test_a_read_that_stock_prefill_declined_is_named_expired() -> None:
+    def careless(settings: Settings) -> Settings:
+        return dataclasses.replace(short(settings), handle_ttl_s=3600, decode_ttl_s=5)
+
+    async def scenario() -> None:
+        async with running(change=careless) as stack:
+            await stack.chat("hi")
+            stack.prefill.acts.append(Act(status=500))
+            assert (await stack.chat("hi", "Hello there", "more")).status == 200
+            assert (stack.records[1].cause, stack.records[1].detail) == ("expired_remote_read", "failed_request")
+
+    run(scenario())
+
+
 def test_a_failed_handle_does_not_open_prefills_breaker() -> None:
     async def scenario() -> None:
         async with running(change=short) as stack:
