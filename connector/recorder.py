@@ -56,7 +56,8 @@ class EngineRecorder:
             "on" if settings.verify else "off",
         ).set(1)
         self._metrics.gauge("kvdiag_build_info", __version__).set(1)
-        self._metrics.gauge("kvdiag_retention_ttl_seconds").set(settings.decode_ttl_s)
+        if settings.role != "prefill":  # it would be compared with the router's, and is never used there
+            self._metrics.gauge("kvdiag_retention_ttl_seconds").set(settings.decode_ttl_s)
 
     def dropped(self, sink: str) -> None:
         """Count an event that a sink could not take."""

@@ -10,6 +10,7 @@ from kvdiag.dashboards.panels import (
     BAD,
     CAUSE_COLOURS,
     GOOD,
+    MUTED,
     WARN,
     ZERO_IS_GOOD,
     Placed,
@@ -35,9 +36,12 @@ _HELD_OUT = f'{LATER},arm="holdout"'
 _REUSING = f'{LATER},arm="reuse"'
 _WITNESS = f"kvdiag_router_handles{{{ROUTER}}}"
 _RUNBOOK = "/d/kvdiag-runbook-${__data.fields.Cause}?${__url_time_range}&${datasource:queryparam}"
-_FIRING = (
-    'label_replace(sum by (alertname, severity, cause) (ALERTS{alertstate="firing",alertname=~"Kvdiag.*"}), '
-    '"cause", "triage", "cause", "")'
+_URGENCY = {"page": 3, "ticket": 2, "info": 1}
+"""Numbers, so that a table can sort by them; shown as words."""
+_FIRING = " or ".join(
+    f'label_replace({rank} * max by (alertname, cause) (ALERTS{{alertstate="firing",alertname=~"Kvdiag.*",'
+    f'severity="{severity}"}}), "cause", "triage", "cause", "")'
+    for severity, rank in _URGENCY.items()
 )
 _TOKEN_COLOURS = {
     "read from decode": CAUSE_COLOURS["remote_hit"],
@@ -290,17 +294,12 @@ def _firing() -> Placed:
         table_panel(
             "Firing alerts",
             "kvdiag's own alerts that fire now.",
-            {
-                "Count": (
-                    _FIRING,
-                    "short",
-                )
-            },
-            labels={"alertname": "Alert", "severity": "Severity", "cause": "Runbook"},
+            {"Severity": (_FIRING, "short")},
+            labels={"alertname": "Alert", "cause": "Runbook"},
             absent="No alert fires, or the rules are not loaded",
             links={"Runbook": ("Runbook", _RUNBOOK.replace("Cause", "Runbook"))},
             sort="Severity",
-            widest="Alert",
+            words={"Severity": {3: ("page", BAD), 2: ("ticket", WARN), 1: ("info", MUTED)}},
         ),
         10,
     )

@@ -32,6 +32,8 @@ GOOD, WARN, BAD, NEUTRAL, MUTED = "green", "orange", "red", "blue", "#8e8e8e"
 IDLE: Final = -1
 """What `promql.or_idle` gives; shown as words."""
 
+Words = dict[int, tuple[str, str]]
+"""Numbers that read as (text, colour)."""
 Steps = tuple[tuple[float | None, str], ...]
 PLAIN: Final[Steps] = ((None, NEUTRAL),)
 ZERO_IS_GOOD: Final[Steps] = ((None, GOOD), (1e-9, BAD))
@@ -176,11 +178,11 @@ def table_panel(
     absent: str,
     links: Mapping[str, tuple[str, str]] | None = None,
     sort: str,
-    widest: str = "",
+    words: Mapping[str, Words] | None = None,
 ) -> table.Panel:
     """Instant queries side by side: `columns` maps a heading to (query, unit), `labels` a label to its heading.
 
-    `links` maps a heading to (title, URL) of a data link; `widest` is the heading of a column that needs room.
+    `links` maps a heading to (title, URL) of a data link, `words` a heading to what its numbers read as.
     """
     panel = (
         _base(table.Panel(), title, why, "short", absent, "")
@@ -191,8 +193,8 @@ def table_panel(
     for letter, (heading, (expr, unit)) in zip("ABCDEFGH", columns.items(), strict=False):
         target = _target(Query(expr), letter).instant().format(pm.PromQueryFormat.TABLE)
         panel = panel.with_target(target).override_by_name(heading, [dm.DynamicConfigValue("unit", unit)])
-    if widest:
-        panel = panel.override_by_name(widest, [dm.DynamicConfigValue("custom.width", 250)])
+    for heading, texts in (words or {}).items():
+        panel = panel.override_by_name(heading, _worded(texts))
     for heading, (name, url) in (links or {}).items():
         panel = panel.override_by_name(heading, [dm.DynamicConfigValue("links", [{"title": name, "url": url}])])
     renamed = {f"Value #{letter}": heading for letter, heading in zip("ABCDEFGH", columns, strict=False)}
@@ -253,6 +255,14 @@ def _thresholds(steps: Steps) -> dashboard.ThresholdsConfig:
 
 def _fixed(colour: str) -> dm.DynamicConfigValue:
     return dm.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})
+
+
+def _worded(words: Words) -> list[dm.DynamicConfigValue]:
+    options = {str(number): {"text": text, "color": colour} for number, (text, colour) in words.items()}
+    return [
+        dm.DynamicConfigValue("mappings", [{"type": "value", "options": options}]),
+        dm.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}),
+    ]
 
 
 def _legend(*, as_table: bool) -> common.VizLegendOptions:

@@ -16,7 +16,9 @@ _ABSENT = "Connector not enabled"
 _QUIET = "Nothing released, or connector not enabled (see top row)"
 _RELEASES = {"read": GOOD, "expired": WARN, "notified": MUTED}
 _EXPIRIES = {"idle_ended": MUTED, "lease_lapsed": WARN, "read_declined": "#f2cc0c", "read_after_release": BAD}
-HELD = f"max by (instance) (kvdiag_retained_blocks{{{DECODE}}}) / (max by (instance) (kvdiag_kv_cache_blocks{{{DECODE}}}) > 0)"
+_HOLDERS = "and on (instance) (kvdiag_retention_ttl_seconds > 0)"
+"""Prefill engines expose the same gauges and hold nothing for later turns."""
+HELD = f"max by (instance) (kvdiag_retained_blocks{{{DECODE}}}) / (max by (instance) (kvdiag_kv_cache_blocks{{{DECODE}}}) > 0) {_HOLDERS}"
 
 
 def board(settings: Settings) -> Board:
@@ -138,7 +140,7 @@ def _bytes() -> Placed:
         graph_panel(
             "Memory held for later turns",
             "By decode engine.",
-            Query(f"max by (instance) (kvdiag_retained_bytes{{{DECODE}}})", "{{instance}}"),
+            Query(f"max by (instance) (kvdiag_retained_bytes{{{DECODE}}}) {_HOLDERS}", "{{instance}}"),
             unit="bytes",
             absent=_ABSENT,
             stacked=True,
@@ -152,7 +154,7 @@ def _conversations() -> Placed:
         graph_panel(
             "Conversations held",
             "Finished requests whose blocks wait for a later turn. Every request is held, single-turn ones too.",
-            Query(f"max by (instance) (kvdiag_retained_requests{{{DECODE}}})", "{{instance}}"),
+            Query(f"max by (instance) (kvdiag_retained_requests{{{DECODE}}}) {_HOLDERS}", "{{instance}}"),
             unit="short",
             absent=_ABSENT,
             stacked=True,

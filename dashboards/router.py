@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grafana_foundation_sdk.models import dashboard as dm
+
 from kvdiag.dashboards.board import Board, state
 from kvdiag.dashboards.panels import BAD, GOOD, WARN, ZERO_IS_GOOD, Placed, Query, Row, graph_panel, stat_panel
 from kvdiag.dashboards.promql import ROUTER, increase, or_idle, quantile, rate, ratio
@@ -72,9 +74,18 @@ def _store() -> Placed:
             "Handle store",
             "Down: serving goes on without reuse.",
             Query(f"min(kvdiag_router_store_up{{{ROUTER}}})"),
-            unit="bool_on_off",
+            unit="short",
             steps=((None, BAD), (1, GOOD)),
             sparkline=False,
+        ).mappings(
+            [
+                dm.ValueMap(
+                    options={
+                        "0": dm.ValueMappingResult(text="Down", color=BAD, index=0),
+                        "1": dm.ValueMappingResult(text="Up", color=GOOD, index=1),
+                    }
+                )
+            ]
         ),
         6,
     )

@@ -86,6 +86,11 @@ def test_the_configuration_is_exposed(recorder: EngineRecorder, registry: Collec
         "block_size": "16", "engine_id": "engine-p", "vllm": "0.32.0", "nixl": "1.5.1", "verify": "on",
     }  # fmt: skip
     assert registry.get_sample_value("kvdiag_connector_info", labels) == 1
+    assert registry.get_sample_value("kvdiag_retention_ttl_seconds") == 0, "prefill holds nothing for later turns"
+
+
+def test_decode_tells_for_how_long_it_holds_blocks(registry: CollectorRegistry) -> None:
+    EngineRecorder(Metrics("connector", registry), settings(role="decode"), None).introduce("", "", "")
     assert registry.get_sample_value("kvdiag_retention_ttl_seconds") == 480
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.e2e import scraped
 
 from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
 from kvdiag.localstack.agent import Agent
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DECODE_TTL_S = 20
+IDLE_AT = "idle-at"
+"""File that remembers when the stack was up and idle."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,8 +37,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
         prometheus=True,
     )
     with LocalStack(_folder(tmp_path_factory), options) as running:
+        (running.folder / IDLE_AT).write_text(str(scraped.fresh(running, "vector(1)")))
         warm_up(running)
         yield running
+
+
+@pytest.fixture(scope="session")
+def idle_at(stack: LocalStack) -> float:
+    """When everything had been scraped and nobody had talked yet, seconds since the epoch."""
+    return float((stack.folder / IDLE_AT).read_text())
 
 
 def warm_up(stack: LocalStack) -> None:

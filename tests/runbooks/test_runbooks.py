@@ -29,6 +29,11 @@ class TestPage:
         assert steps
         assert [step.command for step in steps if not step.expected] == []
 
+    def test_its_fault_can_be_provoked_by_a_command(self, page: runbooks.Page) -> None:
+        """`tests/e2e/test_runbooks.py` runs it on a real pair, then the diagnosis."""
+        (step,) = page.steps("How to reproduce here")
+        assert step.expected
+
     def test_diagnosis_says_where_to_go_next(self, page: runbooks.Page) -> None:
         assert re.search(r"\(\w+\.md\)|Mitigation|kvdiag runbook|nothing to do|run again", page.sections["Diagnosis"])
 

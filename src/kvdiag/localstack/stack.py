@@ -48,6 +48,8 @@ class StackOptions:
     model: Size = "tiny"
     router_arguments: tuple[str, ...] | None = ()
     prometheus: bool = False
+    rules: tuple[Path, ...] = ()
+    """Rule files that this Prometheus evaluates."""
 
 
 class LocalStack:
@@ -169,6 +171,7 @@ class LocalStack:
         jobs = {"prefill": self.prefills, "decode": self.decodes, "router": [self.router] if self.router else []}
         return {
             "global": {"scrape_interval": "1s"},
+            "rule_files": [str(file.resolve()) for file in self.options.rules],
             "scrape_configs": [
                 {"job_name": job, "static_configs": [{"targets": [f"{HOST}:{service.port}" for service in services]}]}
                 for job, services in jobs.items()

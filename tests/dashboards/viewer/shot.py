@@ -105,6 +105,8 @@ def main() -> None:
     parser.add_argument("--prometheus", required=True)
     parser.add_argument("--job", default=".*")
     parser.add_argument("--hours", type=float, default=1)
+    parser.add_argument("--step", type=int, default=30, help="seconds between two points")
+    parser.add_argument("--rate-interval", default="4m", help="what $__rate_interval stands for")
     parser.add_argument("--to", type=int, default=int(time.time()), help="end of the window, seconds since the epoch")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -113,8 +115,8 @@ def main() -> None:
         sys.exit("chromium is not installed; run: apt-get install chromium fonts-inter")
     span = round(options.hours * 3600)
     variables = {"job": options.job, "prefill": ".*", "decode": ".*", "model": ".*", "datasource": "prometheus"}
-    variables |= {"__rate_interval": "4m", "__range": f"{span}s"}
-    window = {"from": (options.to - span) * 1000, "to": options.to * 1000, "step": 30_000}
+    variables |= {"__rate_interval": options.rate_interval, "__range": f"{span}s"}
+    window = {"from": (options.to - span) * 1000, "to": options.to * 1000, "step": options.step * 1000}
     server = Server(options.prometheus, {"range": window, "variables": variables})
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as play:

@@ -100,7 +100,7 @@ const BODIES = {
 
 export function Body(props) {
   const { panel, empty, height } = props;
-  if (panel.type === 'text') return <div className="markdown" dangerouslySetInnerHTML={{ __html: renderMarkdown(panel.options.content) }} />;
+  if (panel.type === 'text') return <div className="markdown-html" dangerouslySetInnerHTML={{ __html: renderMarkdown(panel.options.content) }} />;
   // Grafana's stat panel shows "no value" as its number; the others show it in their middle.
   if (empty) {
     const size = panel.type === 'stat' ? 24 : 14;
