@@ -27,7 +27,7 @@ from kvdiag.localstack.agent import complete
 from kvdiag.localstack.process import get
 
 TTL_S = 60
-LEASE_S = 6
+LEASE_S = 4
 TURNS = 3
 STEPS = 256
 """Tokens whose mean time is that of an engine's step with one request: scheduler, connector, a tiny model."""
