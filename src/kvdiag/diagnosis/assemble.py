@@ -12,7 +12,6 @@ from kvdiag.diagnosis.judge import judge, outcome
 from kvdiag.diagnosis.latency import Baseline
 from kvdiag.diagnosis.per_turn import row
 from kvdiag.diagnosis.report import Latency, NotEvaluated, Report, TurnCounts, Verdict
-from kvdiag.diagnosis.routing import MARKS
 from kvdiag.diagnosis.rules import RULES
 from kvdiag.diagnosis.split import needs
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.options import Options
     from kvdiag.diagnosis.report import TurnReport
     from kvdiag.diagnosis.summary import Summary
-    from kvdiag.diagnosis.turns import Turn
 
 # Outcomes that explain why a turn was not read back; the others need no line of their own.
 _SHOWN: Final = frozenset({"below_threshold", "local_hit"})
@@ -57,7 +55,7 @@ def _judge_turns(book: Casebook, summary: Summary, options: Options) -> list[Tur
     turns = list(book.turns.values())
     judged = [judge(turn, book) for turn in turns]
     outcomes = (None if faults else outcome(turn) for turn, faults in zip(turns, judged, strict=True))
-    baseline = Baseline.of(zip(turns, outcomes, strict=True), options.slow_s)
+    baseline = Baseline.of(zip(turns, outcomes, strict=True), options.slow_s, book.calm)
     rows = []
     for turn, found in zip(turns, judged, strict=True):
         faults = summary.count(turn, found, baseline)
@@ -111,14 +109,9 @@ def _summary(tally: Tally) -> str:
 
 
 def _judged(book: Casebook) -> bool:
-    """Tell whether enough was recognised to call anything healthy: an engine at work, or what became of turns."""
+    """Tell whether enough was recognised to call anything healthy: an engine or router at work."""
     working = any(engine.loads or engine.transfers.seen or engine.snapshots for engine in book.engines)
-    return working or bool(book.conversations) or any(_is_told(turn) for turn in book.turns.values())
-
-
-def _is_told(turn: Turn) -> bool:
-    """Tell whether more is known of a turn than the engines that its router chose."""
-    return turn.record is not None or not turn.marks.keys() <= MARKS
+    return working or bool(book.conversations or book.turns or book.closed.turns or book.matched)
 
 
 def _why_inconclusive(book: Casebook) -> str:
@@ -127,16 +120,13 @@ def _why_inconclusive(book: Casebook) -> str:
         return f"these are logs of {', '.join(systems)}, not of vLLM: nothing was judged"
     if not any(notes.lines for notes in book.files.values()):
         return "the input is empty: nothing was judged"
-    routers = sorted({name for notes in book.files.values() for name in notes.products})
-    if routers:
-        return f"{', '.join(routers)} tells where turns went, not what was reused: add the logs of prefill and decode"
     return "too little was recognised: nothing was judged"
 
 
 def _turn_counts(book: Casebook, summary: Summary) -> TurnCounts:
     accepted = max((notes.accepted for notes in book.files.values()), default=0)
     return TurnCounts(
-        total=summary.turns + summary.routed or max(accepted, len(book.turns)),
+        total=summary.turns + summary.routed or max(accepted, len(book.turns) + book.matched),
         first=summary.first,
         later=summary.turns - summary.first,
         reused=summary.reused,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from kvdiag.diagnosis import clock
 from kvdiag.diagnosis.conversations import RouterEvent, look_ups
 from kvdiag.diagnosis.engines import EngineLog
 from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.judge import judge
 from kvdiag.diagnosis.latency import Baseline
 from kvdiag.diagnosis.patterns import PATTERNS
+from kvdiag.diagnosis.series import Series
 from kvdiag.diagnosis.summary import Summary
 from kvdiag.diagnosis.turns import Lookup, Mark, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvdiag.diagnosis.digest import Digest, Group
     from kvdiag.diagnosis.facts import Fact, Scanned
     from kvdiag.diagnosis.options import LogRole
     from kvdiag.diagnosis.parameters import EngineConfig
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 MAX_TURNS: Final = 20_000
 MAX_EVENTS: Final = 40_000
 _MAX_READERS: Final = 20_000
+_MAX_COUNTED: Final = 100_000
 _MAX_LOGS: Final = 4096
 _MAX_PIDS: Final = 4096
 ROUTING: Final = frozenset({pattern.kind for pattern in PATTERNS if "product" in pattern.fixed})
@@ -40,8 +45,6 @@ class FileNotes:
     path: str
     lines: int = 0
     accepted: int = 0
-    calm: int = 0
-    """Periodic lines on which nothing happened, left unread."""
     facts: Counter[str] = field(default_factory=Counter)
     origins: Counter[str] = field(default_factory=Counter)
     systems: Counter[str] = field(default_factory=Counter)
@@ -57,13 +60,17 @@ class FileNotes:
     def note(self, fact: Fact) -> None:
         """Count a fact, and stretch the time that the file covers to it."""
         self.facts[fact.kind] += 1
-        if fact.stamp is not None:
-            self.first = fact.stamp if self.first is None else self.first
-            self.last = fact.stamp
+        self.cover(fact.stamp)
         if (product := fact.data.get("product")) and fact.kind in ROUTING:
             self.products[product] += 1
         if fact.kind == "foreign":
             self.systems[str(fact.data.get("system", "another system"))] += 1
+
+    def cover(self, stamp: float | None) -> None:
+        """Stretch the time that the file covers to `stamp`."""
+        if stamp is not None:
+            self.first = stamp if self.first is None else self.first
+            self.last = stamp
 
 
 @dataclass(slots=True)
@@ -93,6 +100,12 @@ class Casebook:
     """Handles that prefill had no need of, its own prefix cache holding as much, by the same id."""
     ended: OrderedDict[str, Evidence] = field(default_factory=OrderedDict)
     """Requests whose blocks decode let go of by TTL, the normal end of a conversation, by their external id."""
+    calm: dict[Group, Series[float]] = field(default_factory=dict)
+    """Times to first token of turns that were only counted."""
+    counted: dict[str, str] = field(default_factory=dict)
+    """How such turns ended, the last ones of them, by their external ids."""
+    matched: int = 0
+    """Requests that prefill matched and nothing happened to, by its events."""
     closed: Summary = field(default_factory=Summary)
     """What the turns that had to be let go of add up to."""
     event_count: int = 0
@@ -115,10 +128,30 @@ class Casebook:
         notes = self.file(path)
         notes.lines += scanned.lines
         notes.accepted += scanned.accepted
-        notes.calm += scanned.skipped
         notes.origins.update(scanned.origins)
         notes.binary |= scanned.binary
         return notes
+
+    def absorb(self, source: str, notes: FileNotes, digest: Digest) -> None:
+        """Add what lines add up to that were only counted."""
+        notes.facts.update(digest.kinds)
+        notes.cover(clock.iso_stamp(digest.begin or ""))
+        if digest.votes:
+            engine = self._stream(source, "").engines[-1]
+            engine.votes.update(digest.votes)
+            engine.counts.update(digest.counts)
+            notes.logs[engine.name] = engine
+        self.matched += digest.matched
+        self.closed.add(digest)
+        for name in digest.ids.keys() & self.turns.keys():
+            self.turns[name].counted = digest.ids[name]
+        self.counted.update(digest.ids)
+        for name in list(islice(self.counted, max(len(self.counted) - _MAX_COUNTED, 0))):
+            del self.counted[name]
+        for group, times in digest.times.items():
+            kept = self.calm.setdefault(group, Series())
+            for taken in times:
+                kept.add(taken)
 
     def engine(self, source: str, fact: Fact) -> EngineLog:
         """Return the log that a fact belongs to."""
@@ -173,7 +206,7 @@ class Casebook:
         """Return the turn of this external id, the oldest one being closed when there are too many."""
         turn = self.turns.get(turn_id)
         if turn is None:
-            turn = self.turns[turn_id] = Turn(turn_id)
+            turn = self.turns[turn_id] = Turn(turn_id, counted=self.counted.get(turn_id))
             if len(self.turns) > MAX_TURNS:
                 _, oldest = self.turns.popitem(last=False)
                 self.closed.count(oldest, judge(oldest, self), _NO_BASELINE)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from kvdiag.diagnosis.digest import Digest
 
 
 class Fact(NamedTuple):
@@ -29,5 +32,5 @@ class Scanned(NamedTuple):
     origins: dict[str, int]
     """Lines taken apart, by their origin."""
     binary: bool = False
-    skipped: int = 0
-    """Periodic lines that were recognised and, nothing having happened, not taken apart."""
+    digest: Digest | None = None
+    """What the lines add up to that were recognised and, nothing having happened, not handed on."""

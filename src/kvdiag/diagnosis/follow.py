@@ -46,7 +46,7 @@ def follow(
             shown = report.findings
             yield report
         try:
-            while not _grown(book, paths, ends):
+            while not _grown(book, paths, ends, options.felt_s):
                 pause(_PAUSE_S)
                 if steadily:
                     yield report
@@ -54,13 +54,13 @@ def follow(
             return
 
 
-def _grown(book: Casebook, paths: Sequence[str], ends: dict[str, int]) -> bool:
+def _grown(book: Casebook, paths: Sequence[str], ends: dict[str, int], felt_s: float | None) -> bool:
     """Read what was appended; tell whether there was anything."""
     found = False
     for source in find_sources(paths):
         path = source.paths[-1]
         while block := _appended(path, ends):
-            add_block(book, source.name, path, scan(block))
+            add_block(book, source.name, path, scan(block, felt_s))
             found = True
     return found
 

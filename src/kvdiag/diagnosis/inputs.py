@@ -17,7 +17,7 @@ _ROUTER: Final = frozenset({"lookup_miss", "lookup_hit", "handle_sent", "router_
 
 def summarise(notes: FileNotes) -> InputSummary:
     """Return the summary of one file."""
-    recognised = min(sum(notes.facts.values()) + notes.accepted + notes.calm, notes.lines)
+    recognised = min(sum(notes.facts.values()) + notes.accepted, notes.lines)
     roles = {engine.role for engine in notes.logs.values()} - {None}
     return InputSummary(
         path=notes.path,

@@ -71,13 +71,14 @@ def outcome(turn: Turn) -> str | None:
     """
     if turn.record is not None and turn.record.cause in OUTCOMES:
         return turn.record.cause
+    if turn.counted is not None:
+        return turn.counted
     for mark in turn.marks.get("event_match", ()):
         if mark.engine.role != "decode" and mark.data["event"].cause in OUTCOMES:
             return str(mark.data["event"].cause)
-    if turn.seen("below_threshold"):
-        return "below_threshold"
-    if turn.seen("local_hit"):
-        return "local_hit"
+    for kind in ("below_threshold", "local_hit"):
+        if turn.seen(kind):
+            return kind
     if turn.lookup is not None:
         return {"hit": "remote_hit", "first_turn": "first_turn"}.get(turn.lookup.result)
     return None

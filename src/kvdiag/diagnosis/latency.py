@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from kvdiag.diagnosis.digest import REUSED, length_class
 from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.options import FELT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from kvdiag.diagnosis.digest import Group
+    from kvdiag.diagnosis.series import Series
     from kvdiag.diagnosis.turns import Turn
 
 _ENOUGH: Final = 5
@@ -23,16 +27,13 @@ _ENOUGH_HITS: Final = 2
 # Slow without a limit given: well outside what like turns take, and long enough to be felt.
 _FACTOR: Final = 3.0
 _DEVIATIONS: Final = 6.0
-_FELT_S: Final = 0.5
 _LONG_S: Final = 2.0
 _MANY_BLOCKS: Final = 64
-_REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold"})
 
 
-def length_class(turn: Turn) -> int:
-    """Return the prompt's length class: doublings of tokens (or of blocks held at the end), 0 where unknown."""
-    size = turn.record.prompt_tokens if turn.record is not None and turn.record.prompt_tokens else turn.blocks
-    return (size or 0).bit_length()
+def length_of(turn: Turn) -> int:
+    """Return the prompt's length class: by its tokens, or by the blocks held at the end."""
+    return length_class((turn.record.prompt_tokens if turn.record is not None else None) or turn.blocks)
 
 
 @dataclass(slots=True)
@@ -41,23 +42,29 @@ class Baseline:
 
     limit_s: float | None = None
     """A fixed limit, seconds, instead of the baseline."""
-    reused: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    computed: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    times: dict[Group, list[float]] = field(default_factory=lambda: defaultdict(list))
     per_token: list[float] = field(default_factory=list)
     """Seconds of prefill for each token computed."""
+    _limits: dict[Group, float] = field(default_factory=dict)
+    _hits: dict[int, float | None] = field(default_factory=dict)
+    _pace: float | None = None
 
     @classmethod
-    def of(cls, turns: Iterable[tuple[Turn, str | None]], limit_s: float | None) -> Baseline:
-        """Return the baseline of turns, each with its outcome."""
+    def of(
+        cls, turns: Iterable[tuple[Turn, str | None]], limit_s: float | None, calm: Mapping[Group, Series[float]]
+    ) -> Baseline:
+        """Return the baseline of turns, each with its outcome, and of `calm` ones that have no row."""
         baseline = cls(limit_s)
         for turn, outcome in turns:
             seconds = turn.first_token_s
             if seconds is not None:
-                group = baseline.reused if outcome in _REUSED else baseline.computed
-                group[length_class(turn)].append(seconds)
+                baseline.times[outcome in REUSED, length_of(turn)].append(seconds)
             record = turn.record
             if record is not None and record.prefill_s and record.computed_tokens:
                 baseline.per_token.append(record.prefill_s / record.computed_tokens)
+        for group, kept in calm.items():
+            # Both parts as thin, so that neither outweighs the other.
+            baseline.times[group] = [*baseline.times[group][:: kept.stride], *kept.samples]
         return baseline
 
     def is_slow(self, turn: Turn, outcome: str | None) -> bool:
@@ -67,33 +74,41 @@ class Baseline:
             return False
         if self.limit_s is not None:
             return seconds >= self.limit_s
-        like = (self.reused if outcome in _REUSED else self.computed).get(length_class(turn), [])
-        if len(like) < _ENOUGH or seconds < _FELT_S:
-            return False
-        middle = median(like)
-        spread = median(abs(value - middle) for value in like)
-        return seconds > max(middle * _FACTOR, middle + _DEVIATIONS * spread)
+        return seconds >= FELT_S and seconds > self._limit((outcome in REUSED, length_of(turn)))
+
+    def _limit(self, group: Group) -> float:
+        """Return the time from which a turn of this group is slow; infinite where too few tell."""
+        if group not in self._limits:
+            like = self.times.get(group, [])
+            middle = median(like) if len(like) >= _ENOUGH else math.inf
+            spread = median(abs(value - middle) for value in like) if len(like) >= _ENOUGH else 0.0
+            self._limits[group] = max(middle * _FACTOR, middle + _DEVIATIONS * spread)
+        return self._limits[group]
 
     def saved_s(self, turn: Turn) -> float | None:
         """Return how much sooner the turn would have answered with its blocks read back; None where no hit tells."""
-        seconds = turn.first_token_s
-        hits = self._hits_like(length_class(turn))
-        if seconds is None or hits is None:
-            return None
-        return min(max(seconds - median(hits), 0.0), self._most(turn))
+        seconds, length = turn.first_token_s, length_of(turn)
+        if length not in self._hits:
+            self._hits[length] = self._hits_like(length)
+        hit = self._hits[length]
+        return None if seconds is None or hit is None else min(max(seconds - hit, 0.0), self._most(turn))
 
     def _most(self, turn: Turn) -> float:
         """Return the time that computing the lost tokens can take at most, by the pace of these logs."""
         lost = turn.record.lost_tokens if turn.record is not None else None
-        return lost * median(self.per_token) if lost is not None and self.per_token else math.inf
+        if lost is None or not self.per_token:
+            return math.inf
+        self._pace = self._pace or median(self.per_token)
+        return lost * self._pace
 
-    def _hits_like(self, length: int) -> list[float] | None:
-        """Return the times of hits of the nearest length class that has enough of them."""
-        near = sorted((k for k, v in self.reused.items() if len(v) >= _ENOUGH_HITS), key=lambda k: (abs(k - length), k))
+    def _hits_like(self, length: int) -> float | None:
+        """Return what hits of the nearest length class take that has enough of them."""
+        hits = {known: values for (reused, known), values in self.times.items() if reused}
+        near = [known for known, values in hits.items() if len(values) >= _ENOUGH_HITS]
         if near:
-            return self.reused[near[0]]
-        every = [value for values in self.reused.values() for value in values]
-        return every if len(every) >= _ENOUGH_HITS else None
+            return median(hits[min(near, key=lambda known: (abs(known - length), known))])
+        every = [value for values in hits.values() for value in values]
+        return median(every) if len(every) >= _ENOUGH_HITS else None
 
 
 def long_turns(turns: Iterable[Turn]) -> list[Turn]:

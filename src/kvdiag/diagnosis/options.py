@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+FELT_S: Final = 0.5
+"""No turn counts as slow, unless a limit says so, that answers within this time."""
 LogRole = Literal["prefill", "decode", "router"]
 """Who wrote a log."""
 
@@ -21,3 +23,8 @@ class Options:
     """Fill `Report.per_turn`."""
     jobs: int | None = None
     """Processes that scan; None takes every core that this process may use."""
+
+    @property
+    def felt_s(self) -> float | None:
+        """Return from which time to first token on a turn needs a look of its own; None where every turn does."""
+        return None if self.turns else min(self.slow_s or FELT_S, FELT_S)

@@ -18,7 +18,8 @@ _ROLES: Final[dict[str, Role]] = {"kv_producer": "prefill", "kv_consumer": "deco
 
 @cache
 def _field(name: str) -> re.Pattern[str]:
-    return re.compile(rf"['\"]?\b{name}['\"]?\s*[:=]\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.+-]+|\[))")
+    # The name first, then that a word begins with it: literals at the front are what the search is fast at.
+    return re.compile(rf"{name}(?<!\w{name})['\"]?\s*[:=]\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.+-]+|\[))")
 
 
 def pick(text: str, name: str) -> str | None:

@@ -50,7 +50,7 @@ def read(book: Casebook, paths: Sequence[str], options: Options, progress: Progr
     sources = find_sources(list(map(str, paths)))
     if not sources:
         raise InputError(f"{', '.join(map(str, paths))}: holds no file; name log files or a directory of logs")
-    for piece in pieces(sources, options.jobs, progress):
+    for piece in pieces(sources, options, progress):
         notes = book.file(piece.path)
         notes.problem = piece.problem or notes.problem
         if piece.scanned is not None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kvdiag.diagnosis.facts import Scanned
+    from kvdiag.diagnosis.options import Options
 
     Progress = Callable[[int, int], None]
     """Called with the bytes read so far and the bytes of all plain files together."""
@@ -38,16 +39,16 @@ class Piece(NamedTuple):
     problem: str | None = None
 
 
-def pieces(sources: Sequence[Source], jobs: int | None = None, progress: Progress | None = None) -> Iterator[Piece]:
+def pieces(sources: Sequence[Source], options: Options, progress: Progress | None = None) -> Iterator[Piece]:
     """Yield every block of the sources in their order, scanned."""
     total = sum(_size(path) for source in sources for path in source.paths)
-    workers = jobs or len(os.sched_getaffinity(0))
+    workers = options.jobs or len(os.sched_getaffinity(0))
     with ExitStack() as stack:
         pool = stack.enter_context(_pool(workers)) if workers > 1 and total >= _WORTH_A_POOL else None
         if pool is not None:
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         done = 0
-        for source, path, size, result in _in_order(_submitted(sources, pool), workers):
+        for source, path, size, result in _in_order(_submitted(sources, pool, options.felt_s), workers):
             done += size
             yield _piece(source, path, result)
             if progress is not None:
@@ -55,24 +56,26 @@ def pieces(sources: Sequence[Source], jobs: int | None = None, progress: Progres
 
 
 def _submitted(
-    sources: Sequence[Source], pool: ProcessPoolExecutor | None
+    sources: Sequence[Source], pool: ProcessPoolExecutor | None, felt_s: float | None
 ) -> Iterator[tuple[Source, str, int, Callable[[], Scanned]]]:
     for source in sources:
         for path in source.paths:
-            yield from ((source, path, size, result) for size, result in _of_file(path, pool))
+            yield from ((source, path, size, result) for size, result in _of_file(path, pool, felt_s))
 
 
-def _of_file(path: str, pool: ProcessPoolExecutor | None) -> Iterator[tuple[int, Callable[[], Scanned]]]:
+def _of_file(
+    path: str, pool: ProcessPoolExecutor | None, felt_s: float | None
+) -> Iterator[tuple[int, Callable[[], Scanned]]]:
     """Yield the blocks of one file as calls that return them scanned, or raise `InputError`."""
     try:
         if pool is None or not is_plain(path):
             for block in read_blocks(path):
-                yield len(block), _call(pool, scan, block)
+                yield len(block), _call(pool, scan, block, felt_s)
             return
         size = _size(path)
         for start in range(0, size, _RANGE):
             stop = min(start + _RANGE, size)
-            yield stop - start, _call(pool, _scan_range, path, start, stop)
+            yield stop - start, _call(pool, _scan_range, path, start, stop, felt_s)
     except InputError as error:
         yield 0, _raiser(error)
 
@@ -93,9 +96,9 @@ def _raiser(error: InputError) -> Callable[[], Scanned]:
     return fail
 
 
-def _scan_range(path: str, start: int, stop: int) -> Scanned:
+def _scan_range(path: str, start: int, stop: int, felt_s: float | None) -> Scanned:
     try:
-        return scan(read_range(path, start, stop))
+        return scan(read_range(path, start, stop), felt_s)
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or str(error)).lower()}") from error
 

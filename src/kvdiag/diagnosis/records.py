@@ -18,8 +18,13 @@ _Record = TypeVar("_Record", TurnRecord, KvEvent)
 
 def add_record(seen: Seen) -> None:
     """Put one record of `kvdiag.turn/1` or `kvdiag.kv/1` into the casebook; anything else is left out."""
+    record = seen.data.get("record")
     schema = str(seen.data.get("schema", ""))
-    if schema.startswith("kvdiag.turn/"):
+    if isinstance(record, TurnRecord):
+        _add_turn(seen, record)
+    elif isinstance(record, KvEvent):
+        _add_event(seen, record)
+    elif schema.startswith("kvdiag.turn/"):
         _add_turn(seen, _convert(TurnRecord, seen.data))
     elif schema.startswith("kvdiag.kv/"):
         _add_event(seen, _convert(KvEvent, seen.data))
@@ -38,6 +43,7 @@ def _add_turn(seen: Seen, record: TurnRecord | None) -> None:
     if record is None:
         seen.note("invalid_record")
         return
+    seen.engine.counts["turn_records"] += 1
     turn = seen.book.turn(external_id(record.request_id, suffixed=False))
     turn.record, turn.record_at = record, seen.evidence
     turn.conversation, turn.number = record.conversation, record.turn
@@ -49,6 +55,7 @@ def _add_event(seen: Seen, event: KvEvent | None) -> None:
         seen.note("invalid_record")
         return
     seen.engine.votes[event.role] += 1
+    seen.engine.counts[f"event_{event.kind}"] += 1
     turn = seen.book.turn(external_id(event.request_id))
     turn.mark(f"event_{event.kind}", Mark(seen.evidence, seen.engine, seen.fact.stamp, {"event": event}))
     if event.remote_request_id and event.role == "prefill":

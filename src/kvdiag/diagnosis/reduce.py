@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kvdiag.diagnosis import parameters, records, routing
+from kvdiag.diagnosis import clock, parameters, records, routing
 from kvdiag.diagnosis.conversations import EventKind, RouterEvent
 from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog, Failure
 from kvdiag.diagnosis.ids import external_id
@@ -60,6 +60,8 @@ def add_block(book: Casebook, source: str, path: str, scanned: Scanned) -> None:
     """Put everything that one block of `path` (a file of `source`) holds into the casebook."""
     notes = book.note_block(path, scanned)
     offset = notes.lines - scanned.lines
+    if scanned.digest is not None:
+        book.absorb(source, notes, scanned.digest)
     for fact in scanned.facts:
         notes.note(fact)
         if fact.kind == "foreign":
@@ -72,6 +74,9 @@ def add_block(book: Casebook, source: str, path: str, scanned: Scanned) -> None:
         if handler is not None:
             evidence = Evidence(path=path, line=offset + fact.line, text=fact.text)
             _handle(handler, Seen(book, engine, fact, evidence, source))
+    ended = clock.iso_stamp(scanned.digest.end or "") if scanned.digest is not None else None
+    if ended is not None and (notes.last is None or ended > notes.last):
+        notes.cover(ended)
     for engine in notes.logs.values():
         engine.settled = engine.role
 

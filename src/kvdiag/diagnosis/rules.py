@@ -302,7 +302,7 @@ def _has_debug(book: Casebook) -> bool:
 
 
 def _has_transfers(book: Casebook) -> bool:
-    return any(engine.transfers.seen or engine.snapshots for engine in book.engines)
+    return any(e.transfers.seen or e.snapshots or e.counts["event_transfer"] for e in book.engines)
 
 
 def _has_look_ups(book: Casebook) -> bool:
@@ -310,7 +310,11 @@ def _has_look_ups(book: Casebook) -> bool:
 
 
 def _has_records(book: Casebook) -> bool:
-    return any(turn.record is not None for turn in book.turns.values())
+    return any(engine.counts["turn_records"] for engine in book.engines)
+
+
+def _has_matches(book: Casebook) -> bool:
+    return _has_records(book) or any(engine.counts["event_match"] for engine in book.engines)
 
 
 def _has_configs(book: Casebook) -> bool:
@@ -436,6 +440,6 @@ RULES: Final = (
         _has_answers,
         _upstream_errors,
     ),
-    Rule("prefix_unchanged", ("prefix_diverged",), "kvdiag's turn log or event log", _has_records, _nothing),
+    Rule("prefix_unchanged", ("prefix_diverged",), "kvdiag's turn log or event log", _has_matches, _nothing),
 )
 """Every rule, in the order in which they judge."""

@@ -9,16 +9,26 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import hyperscan
+import msgspec
 
+from kvdiag.diagnosis import clock
 from kvdiag.diagnosis.calm import Skimmer
+from kvdiag.diagnosis.digest import Digest
 from kvdiag.diagnosis.facts import Fact, Scanned
 from kvdiag.diagnosis.lines import Line, parse_line
 from kvdiag.diagnosis.partial import rejoin
 from kvdiag.diagnosis.patterns import PATTERNS, Pattern
 from kvdiag.diagnosis.text import neutralise
+from kvdiag.diagnosis.uneventful import Uneventful
+from kvdiag.events import KvEvent, TurnRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvdiag.diagnosis.calm import HitLine
 
 _HEAD: Final = 48 << 10
 _TAIL: Final = 16 << 10
@@ -27,6 +37,9 @@ _BINARY_SHARE: Final = 0.2
 _CONTROLS: Final = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 _ACCEPTED: Final = b'completions HTTP/1.1" 20'
 _ACCEPTED_JSON: Final = b'completions HTTP/1.1\\" 20'
+_OWN: Final = b'{"schema":"kvdiag.'
+_RECORD: Final = msgspec.json.Decoder(TurnRecord | KvEvent, strict=False)
+_RECORDS: Final = frozenset(number for number, pattern in enumerate(PATTERNS) if pattern.kind == "record")
 # Beyond this many hits in one line somebody quotes logs; the first ones decide.
 _MAX_HITS: Final = 32
 
@@ -47,8 +60,11 @@ def _needles(pattern: Pattern) -> list[bytes]:
     return [re.escape(literal).encode() for literal in pattern.spellings or (pattern.needle,)]
 
 
-def scan(block: bytes) -> Scanned:
-    """Return the facts of `block`, whole lines of one file."""
+def scan(block: bytes, felt_s: float | None = None) -> Scanned:
+    """Return the facts of `block`, whole lines of one file.
+
+    Turns below `felt_s` seconds to first token that went well are only counted; with None every turn is handed on.
+    """
     if _is_binary(block):
         return Scanned(block.count(b"\n"), [], 0, {}, binary=True)
     if b"\x00" in block:
@@ -56,19 +72,46 @@ def scan(block: bytes) -> Scanned:
     whole, numbers = rejoin(block)
     facts: list[Fact] = []
     origins: Counter[str] = Counter()
+    digest = Digest(felt_s)
     number, counted = 1, 0
-    skimmer = Skimmer(whole)
-    for start, stop, candidates in skimmer.worth_reading(_hit_lines(whole)):
+    for start, stop, candidates in _worth_reading(whole, digest):
+        record = _record(whole, start, stop) if candidates[0] in _RECORDS else None
+        if record is not None and digest.absorb(record):
+            continue
         number += whole.count(b"\n", counted, start)
         counted = start
         line = number if numbers is None else numbers[number - 1]
-        facts += _read(_decode(whole[start:stop]), line, candidates, origins)
+        text = _decode(whole[start:stop])
+        facts += _read(text, line, candidates, origins) if record is None else [_recorded(record, line, text, origins)]
     lines = number - 1 + block.count(b"\n", counted) if numbers is None else block.count(b"\n")
     lines += bool(block) and not block.endswith(b"\n")
-    return Scanned(lines, facts, _accepted(block), dict(origins), skipped=skimmer.skipped)
+    return Scanned(lines, facts, _accepted(block), dict(origins), digest=digest)
 
 
-def _hit_lines(block: bytes) -> list[tuple[int, int, list[int]]]:
+def _worth_reading(block: bytes, digest: Digest) -> Iterator[HitLine]:
+    """Yield the lines to take apart, in their order."""
+    lines = _hit_lines(block)
+    if digest.felt_s is not None and (left_out := Uneventful(block, digest).look_at(lines)):
+        lines = [line for place, line in enumerate(lines) if place not in left_out]
+    return Skimmer(block, digest).worth_reading(lines)
+
+
+def _record(block: bytes, start: int, stop: int) -> TurnRecord | KvEvent | None:
+    """Return one of our own records that stands on a line of its own; None where it is wrapped, or another version."""
+    if not block.startswith(_OWN, start):
+        return None
+    try:
+        return _RECORD.decode(memoryview(block)[start:stop])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _recorded(record: TurnRecord | KvEvent, number: int, text: str, origins: Counter[str]) -> Fact:
+    origins["json"] += 1
+    return Fact("record", number, "", "json", None, clock.iso_stamp(record.ts), {"record": record}, neutralise(text))
+
+
+def _hit_lines(block: bytes) -> list[HitLine]:
     """Return (start, stop, pattern ids) of every line that holds a needle."""
     hits: list[tuple[int, int]] = []
     append = hits.append
@@ -77,7 +120,7 @@ def _hit_lines(block: bytes) -> list[tuple[int, int, list[int]]]:
         append((end, pattern))
 
     _database().scan(block, match_event_handler=on_match)
-    lines: list[tuple[int, int, list[int]]] = []
+    lines: list[HitLine] = []
     stop = -1
     for end, pattern in hits:
         if end <= stop:

@@ -12,6 +12,7 @@ from kvdiag.diagnosis.judge import Fault, outcome
 from kvdiag.diagnosis.split import main_part, router_s
 
 if TYPE_CHECKING:
+    from kvdiag.diagnosis.digest import Digest
     from kvdiag.diagnosis.latency import Baseline
     from kvdiag.diagnosis.turns import Turn
 
@@ -46,16 +47,25 @@ class Summary:
         if slow and not faults and ended != "first_turn":
             faults = _slow_fault(turn, certain=baseline.limit_s is not None)
         self._count_faults(turn, faults, baseline, slow=slow)
+        self.slow += slow
+        if turn.counted is not None:
+            self._recount(turn.counted, faults)
+            return faults
         if not faults and ended is not None:
             self.tally(ended).add("certain", turn.evidence(ended))
             self.tally(ended).slow_turns += slow
-        self.slow += slow
         known = turn.lookup is not None or turn.record is not None
         self.routed += not known and bool(turn.endpoints)
         self.turns += known
         self.first += known and turn.number == 1
         self.reused += known and not faults and ended == "remote_hit"
         return faults
+
+    def _recount(self, counted: str, faults: list[Fault]) -> None:
+        """Take a turn back that went well by its router's word, and not by another log's."""
+        if faults:
+            self.tally(counted).turns -= 1
+            self.reused -= counted == "remote_hit"
 
     def _count_faults(self, turn: Turn, faults: list[Fault], baseline: Baseline, *, slow: bool) -> None:
         for fault in faults:
@@ -66,6 +76,14 @@ class Summary:
             tally.slow_turns += slow
             lost = turn.record.lost_tokens if turn.record is not None else None
             tally.lose(lost if lost is not None else turn.tokens_lost, lost_s(turn, fault, baseline))
+
+    def add(self, digest: Digest) -> None:
+        """Add turns that were only counted."""
+        self.turns += digest.ended.total()
+        self.first += digest.first
+        self.reused += digest.ended["remote_hit"]
+        for name, turns in digest.ended.items():
+            self.tally(name).add("certain", [], turns=turns)
 
     def merge(self, tally: Tally) -> None:
         """Add what a rule found."""

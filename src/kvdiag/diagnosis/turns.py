@@ -56,6 +56,8 @@ class Turn:
     tokens_lost: int | None = None
     local_tokens: int | None = None
     remote_tokens: int | None = None
+    counted: str | None = None
+    """How it ended by its router's word, where that line was only counted."""
     record: TurnRecord | None = None
     record_at: Evidence | None = None
 
