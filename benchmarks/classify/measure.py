@@ -62,6 +62,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+")
     parser.add_argument("--pairs", type=int, default=pairs.ENOUGH_PAIRS)
+    parser.add_argument(
+        "--against", nargs="+", default=["rg -c", "grep -cE"], choices=("rg -c -F", "rg -c", "grep -cE")
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     print(f"machine: {pairs.machine()}\nversions: {pairs.versions('kvdiag', 'hyperscan', 'msgspec')}")
@@ -75,7 +78,8 @@ def main() -> None:
         needles.write("\n".join(NEEDLES) + "\n")
         needles.flush()
         for name, command in rivals(options.files, needles.name).items():
-            report(name, [(run(command), run(ours)) for _ in range(options.pairs)], size)
+            if name in options.against:
+                report(name, [(run(command), run(ours)) for _ in range(options.pairs)], size)
 
 
 def report(name: str, runs: list[tuple[Run, Run]], size: float) -> None:

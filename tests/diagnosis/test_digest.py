@@ -63,10 +63,14 @@ def proxy_turns(count: int, *, slow: int = -1) -> str:
     return "\n".join(lines) + "\n"
 
 
-def diagnosed(folder: Path, options: Options | None = None, **logs: bytes) -> Report:
+def diagnosed(folder: Path, options: Options = Options(), **logs: bytes) -> Report:  # noqa: B008 - frozen
+    return classify_logs(folder, logs, options)
+
+
+def classify_logs(folder: Path, logs: dict[str, bytes], options: Options) -> Report:
     for name, content in logs.items():
         (folder / f"{name}.log").write_bytes(content)
-    return classify([str(folder)], options or Options())
+    return classify([str(folder)], options)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +130,14 @@ def test_a_lower_limit_makes_more_turns_slow(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["engine first", "router first"])
 def test_a_fault_in_another_log_is_the_turns(tmp_path: Path, names: tuple[str, str]) -> None:
     decode = b"(Worker pid=7) ERROR 11-29 20:00:03 [w.py:1] Potentially invalid KV blocks for unrecognized request chatcmpl-r2-708d01a8 were retrieved by a decode worker. They may have expired.\n"
-    report = diagnosed(tmp_path, **{names[0]: decode, names[1]: turn(2) + turn(3)})
+    report = classify_logs(tmp_path, {names[0]: decode, names[1]: turn(2) + turn(3)}, Options())
     assert (report.verdict.cause, report.turns.total, report.turns.reused) == ("suspect_kv", 2, 1)
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["connector first", "router first"])
 def test_the_routers_word_counts_also_where_it_was_only_counted(tmp_path: Path, names: tuple[str, str]) -> None:
     failed = event("failure", 2, cause="transfer_failed")
-    report = diagnosed(tmp_path, **{names[0]: failed, names[1]: turn(2)})
+    report = classify_logs(tmp_path, {names[0]: failed, names[1]: turn(2)}, Options())
     assert [finding.cause for finding in report.findings] == []
 
 

@@ -121,6 +121,12 @@ def test_answers_without_params_point_to_a_missing_connector(tmp_path: Path) -> 
     assert (report.verdict.cause, report.verdict.detail) == ("feature_off", "no_connector")
 
 
+@pytest.mark.parametrize("text", [ORCHESTRATED, DISAGGREGATED, RUST, SCHEDULER])
+def test_a_router_that_tells_nothing_of_reuse_clears_nothing(tmp_path: Path, text: str) -> None:
+    verdict = diagnosed(tmp_path, router=text).verdict
+    assert (verdict.cause, "add the logs of prefill and decode" in verdict.summary) == ("inconclusive", True)
+
+
 @pytest.mark.parametrize("name", [7, None, {}, "", "x" * 10_000])
 def test_strange_ids_name_no_turn(tmp_path: Path, name: object) -> None:
     report = diagnosed(tmp_path, router=llm_d("00.000", "Request handled", **{"x-request-id": name, "endpoint": 5}))

@@ -221,3 +221,36 @@ def test_a_forced_role_overrides_what_the_content_suggests(tmp_path: Path) -> No
 
     assert [finding.cause for finding in as_prefill.findings] == ["expired_handoff"]
     assert as_decode.findings == []
+
+
+_SCRAPE = """\
+vllm:num_requests_running{{engine="0"}} 60.0
+vllm:num_requests_waiting{{engine="0"}} {waiting}
+vllm:kv_cache_usage_perc{{engine="0"}} {usage}
+vllm:request_success_total{{engine="0"}} {requests}
+vllm:generation_tokens_total{{engine="0"}} 90000.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "cause"),
+    [
+        ([(8, 0.993), (9, 0.991)], "kv_pressure"),
+        ([(8, 0.993), (2, 0.991)], "healthy"),
+        ([(8, 0.90), (9, 0.991)], "healthy"),
+        ([(9, 0.991)], "healthy"),
+        ([(30, 0.991)], "kv_pressure"),
+    ],
+)
+def test_a_short_queue_at_a_full_cache_counts_where_two_scrapes_show_it(
+    tmp_path: Path, scrapes: list[tuple[int, float]], cause: str
+) -> None:
+    report = _report(
+        tmp_path,
+        **{
+            f"decode-{number}": [_SCRAPE.format(waiting=waiting, usage=usage, requests=100 + number)]
+            for number, (waiting, usage) in enumerate(scrapes)
+        },
+    )
+
+    assert report.verdict.cause == cause
