@@ -18,7 +18,7 @@ import random
 import uuid
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -153,7 +153,7 @@ def events(rng: random.Random) -> Iterator[str]:
     number = 0
     while True:
         number += 1
-        ids = {
+        ids: dict[str, Any] = {
             "ts": f"2026-10-01T{number // 20000 % 24:02d}:{number // 300 % 60:02d}:{number // 5 % 60:02d}.{number % 1000:03d}Z",
             "request_id": f"chatcmpl-{uuid.UUID(int=rng.getrandbits(128))}-{rng.getrandbits(32):08x}",
             "role": "prefill",
@@ -161,8 +161,8 @@ def events(rng: random.Random) -> Iterator[str]:
             "conversation": f"{number // 40:012x}",
             "turn": 1 + number % 40,
         }
-        read = {"direction": "decode_to_prefill", "remote_request_id": f"chatcmpl-{rng.getrandbits(64):016x}"}
-        held = {"direction": "prefill_to_decode", "blocks": 90, "bytes": 94371840}
+        read: dict[str, Any] = {"direction": "decode_to_prefill", "remote_request_id": f"chatcmpl-{rng.getrandbits(64):016x}"}
+        held: dict[str, Any] = {"direction": "prefill_to_decode", "blocks": 90, "bytes": 94371840}
         yield encode(
             KvEvent(
                 kind="match",
