@@ -12,6 +12,7 @@ from kvdiag.diagnosis.judge import judge, outcome
 from kvdiag.diagnosis.latency import Baseline
 from kvdiag.diagnosis.per_turn import row
 from kvdiag.diagnosis.report import Latency, NotEvaluated, Report, TurnCounts, Verdict
+from kvdiag.diagnosis.routing import MARKS
 from kvdiag.diagnosis.rules import RULES
 from kvdiag.diagnosis.split import needs
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.options import Options
     from kvdiag.diagnosis.report import TurnReport
     from kvdiag.diagnosis.summary import Summary
+    from kvdiag.diagnosis.turns import Turn
 
 # Outcomes that explain why a turn was not read back; the others need no line of their own.
 _SHOWN: Final = frozenset({"below_threshold", "local_hit"})
@@ -109,9 +111,15 @@ def _summary(tally: Tally) -> str:
 
 
 def _judged(book: Casebook) -> bool:
-    """Tell whether enough was recognised to call anything healthy: an engine or router at work."""
+    """Tell whether enough was recognised to call anything healthy: an engine at work, or what became of turns."""
     working = any(engine.loads or engine.transfers.seen or engine.snapshots for engine in book.engines)
-    return working or bool(book.conversations or book.turns or book.closed.turns or book.matched)
+    known = bool(book.conversations or book.closed.turns or book.matched)
+    return working or known or any(_is_told(turn) for turn in book.turns.values())
+
+
+def _is_told(turn: Turn) -> bool:
+    """Tell whether more is known of a turn than the engines that its router chose."""
+    return turn.record is not None or not turn.marks.keys() <= MARKS
 
 
 def _why_inconclusive(book: Casebook) -> str:
@@ -120,6 +128,9 @@ def _why_inconclusive(book: Casebook) -> str:
         return f"these are logs of {', '.join(systems)}, not of vLLM: nothing was judged"
     if not any(notes.lines for notes in book.files.values()):
         return "the input is empty: nothing was judged"
+    routers = sorted({name for notes in book.files.values() for name in notes.products})
+    if routers:
+        return f"{', '.join(routers)} tells where turns went, not what was reused: add the logs of prefill and decode"
     return "too little was recognised: nothing was judged"
 
 

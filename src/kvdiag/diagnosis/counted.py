@@ -78,22 +78,33 @@ def _pressure(scrapes: Scrapes) -> Iterator[Tally]:
     if _notable(scrapes, preempted):
         yield _tally("kv_pressure", "preempted", "likely", preempted, scrapes.lines(_PREEMPTED))
         return
-    waiting = scrapes.level("vllm:num_requests_waiting") or 0.0
-    running = scrapes.level("vllm:num_requests_running") or 0.0
-    deferred = sum(
-        value
-        for labels, value, _ in Scrapes(scrapes.last).series("vllm:num_requests_waiting_by_reason")
-        if labels.get("reason") == "deferred"
-    )
-    if waiting - deferred < max(_MIN_WAITING, running / 4):
+    waiting, running = _waiting(scrapes), scrapes.level("vllm:num_requests_running") or 0.0
+    if waiting < (_MIN_WAITING if _starved(scrapes) else max(_MIN_WAITING, running / 4)):
         return
     lines = Scrapes(scrapes.last).lines("vllm:num_requests_waiting")
-    usage = scrapes.level("vllm:kv_cache_usage_perc") or scrapes.level("vllm:gpu_cache_usage_perc") or 0.0
     confidence: Confidence = "likely" if scrapes.first is not None else "possible"
-    if usage >= _FULL:
+    if _is_full(scrapes):
         yield _tally("kv_pressure", "capacity", confidence, waiting, lines)
     elif scrapes.role in {"prefill", "decode"}:
         yield _tally("queueing", scrapes.role, confidence, waiting, lines)
+
+
+def _waiting(scrapes: Scrapes) -> float:
+    """Return who waits for a slot or for blocks; deferred ones wait for something else, a remote read for one."""
+    reasons = Scrapes(scrapes.last).series("vllm:num_requests_waiting_by_reason")
+    deferred = sum(value for labels, value, _ in reasons if labels.get("reason") == "deferred")
+    return (scrapes.level("vllm:num_requests_waiting") or 0.0) - deferred
+
+
+def _is_full(scrapes: Scrapes) -> bool:
+    usage = scrapes.level("vllm:kv_cache_usage_perc") or scrapes.level("vllm:gpu_cache_usage_perc") or 0.0
+    return usage >= _FULL
+
+
+def _starved(scrapes: Scrapes) -> bool:
+    """Tell whether some waited at a full cache both times: short as it may be, their queue is one for blocks."""
+    before = Scrapes(scrapes.first) if scrapes.first is not None else None
+    return before is not None and all(_is_full(s) and _waiting(s) >= _MIN_WAITING for s in (before, scrapes))
 
 
 def _slow_reads(scrapes: Scrapes) -> Iterator[Tally]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvdiag.diagnosis.engines import EngineLog
     from kvdiag.diagnosis.series import LoadSample
@@ -19,6 +19,9 @@ _WAITING_SHARE: Final = 0.25
 _FULL: Final = 95.0
 # Nothing runs, so a slot is free: who waits all the same waits for blocks.
 _BLOCKED: Final = 2
+# A full cache makes any queue one for blocks: it need not be long, but stay a minute or double.
+_STAYING: Final = 6
+_GROWN: Final = 2
 # Fewer running requests in a fuller cache: something else holds the blocks.
 _THINNED: Final = 0.7
 
@@ -40,7 +43,7 @@ def congestion(engine: EngineLog) -> list[Congestion]:
 
 
 def _judge(engine: EngineLog, samples: Sequence[LoadSample]) -> Congestion | None:
-    standing = _lasting(samples, _is_queue, _STANDING)
+    standing = _lasting(samples, _is_queue, _STANDING) or _starved(samples)
     blocked = _lasting(samples, _is_blocked, _BLOCKED)
     preempted = [sample for sample in samples if sample.preempted]
     if preempted:
@@ -61,12 +64,30 @@ def _judge(engine: EngineLog, samples: Sequence[LoadSample]) -> Congestion | Non
 
 def _lasting(samples: Sequence[LoadSample], holds: Callable[[LoadSample], bool], least: int) -> list[LoadSample]:
     """Return the samples of every stretch of at least so many in a row for which something holds."""
-    stretches = (list(stretch) for fits, stretch in itertools.groupby(samples, holds) if fits)
-    return [sample for stretch in stretches if len(stretch) >= least for sample in stretch]
+    return [sample for stretch in _stretches(samples, holds) if len(stretch) >= least for sample in stretch]
+
+
+def _stretches(samples: Sequence[LoadSample], holds: Callable[[LoadSample], bool]) -> Iterator[list[LoadSample]]:
+    return (list(stretch) for fits, stretch in itertools.groupby(samples, holds) if fits)
+
+
+def _starved(samples: Sequence[LoadSample]) -> list[LoadSample]:
+    """Return the samples of every queue at a full cache, short as it may be beside what runs, that stayed or grew."""
+    return [
+        sample
+        for stretch in _stretches(samples, _waits_for_blocks)
+        if len(stretch) >= _STAYING
+        or (len(stretch) >= _STANDING and stretch[-1].waiting >= stretch[0].waiting * _GROWN)
+        for sample in stretch
+    ]
 
 
 def _is_queue(sample: LoadSample) -> bool:
     return sample.waiting - sample.deferred >= max(_MIN_WAITING, sample.running * _WAITING_SHARE)
+
+
+def _waits_for_blocks(sample: LoadSample) -> bool:
+    return (sample.usage or 0.0) >= _FULL and sample.waiting - sample.deferred >= _MIN_WAITING
 
 
 def _is_blocked(sample: LoadSample) -> bool:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 _MAX_URL: Final = 120
 _ROLES: Final[dict[str, LogRole]] = {"prefill": "prefill", "decode": "decode"}
+MARKS: Final = frozenset(
+    {"routed_prefill", "routed_decode", "prefill_timed", "arrived", "retried", "refused", "fell_back"}
+)
+"""What turns are marked with here: the way of a turn, nothing of its blocks."""
 
 
 def _turn(seen: Seen) -> Turn | None:
