@@ -25,6 +25,9 @@ ENVIRONMENT: Final = "KVDIAG_ROUTER__"
 """Two underscores: Kubernetes sets KVDIAG_ROUTER_PORT and the like for a service of that name."""
 _TABLE: Final = re.compile(r"\s*\[([\w.]+)\]")
 
+_SECRETS: Final = {("hash_key",), ("store", "url")}
+"""Settings whose values no message repeats."""
+
 Tree = dict[str, Any]
 Place: TypeAlias = "Callable[[tuple[str, ...]], str]"
 """Tells where the setting with these keys was given."""
@@ -123,7 +126,8 @@ def _converted(value: object, kind: object, keys: tuple[str, ...], place: Place,
     try:
         return msgspec.convert(value, kind, strict=strict, dec_hook=_path)
     except msgspec.ValidationError as error:
-        raise InputError(f"{place(keys)} = {value!r} cannot be used: {error}") from error
+        shown = "***" if keys in _SECRETS else repr(value)
+        raise InputError(f"{place(keys)} = {shown} cannot be used: {error}") from error
 
 
 def _flag(keys: tuple[str, ...]) -> str:

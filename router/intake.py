@@ -119,8 +119,9 @@ class Intake:
             self._end(431)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        self._headers.setdefault(name.lower(), value)
+        """Take a header; a trailer, which would come too late for what headers decide, is only counted."""
+        if self.phase is Phase.HEAD:
+            self._headers.setdefault(name.lower(), value)
         self._size += len(name) + len(value) + 4
         if self._size > self._limits.head:
             self._end(431)

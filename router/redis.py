@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
@@ -27,6 +28,7 @@ BACKOFF_S: Final = (0.1, 5.0)
 """First and longest pause between two attempts to connect."""
 PENDING_LIMIT: Final = 10_000
 """Commands without an answer; more than that, and the server counts as down."""
+_CREDENTIALS: Final = re.compile("//.*@", re.DOTALL)
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Entry)
 _CLAIMED: Final = _encoder.encode(CLAIMED)
@@ -128,14 +130,17 @@ class Server(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, url: str) -> Server:
         """Read `redis://[user:password@]host:port/database`, `rediss://` with TLS."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            port = parts.port or 6379
+        except ValueError:
+            raise _useless(url) from None
         database = parts.path.strip("/") or "0"
         if parts.scheme not in {"redis", "rediss"} or not parts.hostname or not database.isdigit():
-            shown = url.replace(parts.password, "***") if parts.password else url
-            raise InputError(f"store url {shown!r} cannot be used; write redis://HOST:6379/0 (rediss:// for TLS)")
+            raise _useless(url)
         return cls(
             parts.hostname,
-            parts.port or 6379,
+            port,
             parts.scheme == "rediss",
             int(database),
             unquote(parts.username or "default"),
@@ -158,6 +163,11 @@ class Server(msgspec.Struct, frozen=True):
                     link.close()
                     raise answer if isinstance(answer, hiredis.ReplyError) else OSError("no answer from the server")
         return link
+
+
+def _useless(url: str) -> InputError:
+    shown = _CREDENTIALS.sub("//***@", url)
+    return InputError(f"store url {shown!r} cannot be used; write redis://HOST:6379/0 (rediss:// for TLS)")
 
 
 class _Link(asyncio.Protocol):

@@ -122,7 +122,7 @@ class FakeEngine:
         method, path, _ = lines[0].split(" ")
         headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:] if line)}
         raw = await reader.readexactly(int(headers.get("content-length", "0")))
-        seen = Seen(method, path, headers, json.loads(raw) if raw else {})
+        seen = Seen(method, path, headers, json.loads(raw.decode("utf-8", "replace")) if raw else {})
         self.seen.append(seen)
         if method == "GET":
             return await self._page(path, writer)

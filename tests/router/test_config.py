@@ -15,6 +15,7 @@ from kvdiag.router.config import load
 from kvdiag.router.settings import Settings
 
 ENGINES: dict[str, Any] = {"prefill": ("http://p:1",), "decode": ("http://d:1",)}
+REDIS = {"KVDIAG_ROUTER__STORE__KIND": "redis", "KVDIAG_ROUTER__HASH_KEY": "k"}
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -88,6 +89,8 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
             "host: x\nstore:\n  max_entires: 1\n",
             "a.yaml:3: store.max_entires is not a setting; did you mean max_entries?",
         ),
+        ("a.toml", "hash_key = 5150\n", r"a.toml:1: hash_key = \*\*\* cannot be used: Expected `str \| null`"),
+        ("a.yaml", "store:\n  url: 5150\n", r"a.yaml:2: store.url = \*\*\* cannot be used"),
         ("a.yaml", "- 1\n", "a.yaml: a table of settings is expected"),
         ("a.yaml", "{", "configuration .*a.yaml: "),
     ],
@@ -108,6 +111,7 @@ def test_a_mistake_is_named_with_its_key_and_line(tmp_path: Path, name: str, tex
             ENGINES,
             "KVDIAG_ROUTER__DEADLINES__STALL_S = '-1' cannot be used",
         ),
+        ({"KVDIAG_ROUTER__STORE__URL": "redis://:hunter2@h/x", **REDIS}, ENGINES, "store url 'redis://***@h/x'"),
         ({}, {}, "no prefill engine given"),
         ({}, {"prefill": ("http://p:1",)}, "no decode engine given"),
         ({}, {**ENGINES, "prefill": ("p:1",)}, "engine 'p:1' is not a URL"),

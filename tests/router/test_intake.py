@@ -59,6 +59,17 @@ def test_any_bytes_are_read_or_refused_once(data: bytes) -> None:
         (b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
         (b"POST / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length: +1\r\n\r\na", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length: 1, 1\r\n\r\na", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length : 1\r\n\r\na", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\na", 400),
+        (b"POST / HTTP/1.1\ncontent-length: 1\n\na", 400),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n", 400),
+        (CHUNKED.replace(b"2\r\nhe", b"2\nhe"), 400),
+        (CHUNKED.replace(b"2\r\nhe", b"ffffffffffffffff2\r\nhe"), 400),
+        (CHUNKED.replace(b"he\r\n", b"heX\r\n"), 400),
         (b"POST / HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
         (b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n", 431),
@@ -90,6 +101,11 @@ def test_an_offer_to_upgrade_is_not_taken_up() -> None:
 def test_of_repeated_headers_the_first_counts() -> None:
     seen = Seen().feed(b"GET / HTTP/1.1\r\nhost: h\r\nx-session-id: a\r\nX-Session-ID: b\r\n\r\n")
     assert seen.requests[0].headers[b"x-session-id"] == b"a"
+
+
+def test_trailers_are_not_headers() -> None:
+    seen = Seen().feed(CHUNKED.removesuffix(b"\r\n") + b"x-session-id: late\r\n\r\n" + POST)
+    assert [b"x-session-id" in request.headers for request in seen.requests] == [False, False]
 
 
 def test_a_body_is_invited_only_if_it_will_be_read() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
 import shutil
 import signal
@@ -123,10 +124,28 @@ def test_a_useless_url_is_named(url: str) -> None:
         Server.parse(url)
 
 
-def test_a_url_in_an_error_hides_its_password() -> None:
+@pytest.mark.parametrize(
+    "url",
+    ["redis://me:hunter2@h/x", "redis://me:hunter2@h:99999/0", "redis://me:a/hunter2@h/0", "redis://:hunter2@[h/0"],
+)
+def test_a_url_in_an_error_hides_its_password(url: str) -> None:
     with pytest.raises(InputError) as caught:
-        Server.parse("redis://me:hunter2@h/x")
+        Server.parse(url)
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_password_is_in_no_log(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario() -> None:
+        url = server.url.replace("//", "//me:hunter2@")
+        store = RedisStore(url, ttl_s=9, timeout_s=1, on_up=lambda _: None)
+        await store.ready()
+        await store.close()
+
+    run(scenario())
+    assert "serving without reuse" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 def shared(server: RedisServer, settings: Settings) -> Settings:
