@@ -105,9 +105,11 @@ class Settings:
     turn_log_keep: Count = 4
     """Rotated turn logs that are kept."""
     otlp_endpoint: str | None = None
+    """Where spans go: an OTLP collector, `http://HOST:4318` or `grpc://HOST:4317`. Needs the `otel` extra."""
     otlp_metrics_endpoint: str | None = None
+    """Where metrics are pushed to beside `/metrics`, in the same form."""
     otlp_genai_names: bool = False
-    """Where spans go: an OTLP collector. Needs the `otel` extra."""
+    """Whether pushed metrics come under their GenAI names too."""
     log_format: Format = "text"
     """`text` or `json`."""
     limits: Limits = field(default_factory=Limits)
