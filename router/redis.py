@@ -179,6 +179,7 @@ class _Link(asyncio.Protocol):
         self._timeout_s = timeout_s
         self._reader = hiredis.Reader()
         self._waiting: deque[asyncio.Future[Answer]] = deque()
+        self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._answered = 0
@@ -193,12 +194,19 @@ class _Link(asyncio.Protocol):
             future.set_result(None)
             return future
         self._waiting.append(future)
-        parts = [b"*%d\r\n" % len(command)]
-        parts += [b"$%d\r\n%b\r\n" % (len(part), part) for part in command]
-        self._transport.write(b"".join(parts))
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(b"*%d\r\n" % len(command))
+        self._unsent += [b"$%d\r\n%b\r\n" % (len(part), part) for part in command]
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s, self._check, self._answered)
         return future
+
+    def _flush(self) -> None:
+        """Send what one round of the event loop asked for in one write: of a busy router's cost most is system calls."""
+        commands, self._unsent = b"".join(self._unsent), []
+        if self._transport is not None:
+            self._transport.write(commands)
 
     def _check(self, answered: int) -> None:
         """Drop a server that answered nothing since the last look."""
