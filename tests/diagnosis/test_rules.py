@@ -254,3 +254,33 @@ def test_a_short_queue_at_a_full_cache_counts_where_two_scrapes_show_it(
     )
 
     assert report.verdict.cause == cause
+
+
+_BARE = _line(
+    "Failing 1 request(s) due to KV load failure (failure_policy=fail, 9 tokens affected). Request IDs: {'chatcmpl-a-0000000a'}",
+    level="ERROR",
+    at="00:06",
+)
+_SKIPPED = _line("Skipping KV post-processing for failed request chatcmpl-a-0000000a", at="00:06")
+
+
+@pytest.mark.parametrize(
+    ("config", "lines", "cause", "confidence"),
+    [
+        (PREFILL, [_BARE, _moved(expired=1)], "expired_remote_read", "likely"),
+        (PREFILL, [_BARE, _moved(failed=1)], "transfer_failed", "likely"),
+        (PREFILL, [_BARE, _moved(failed=1, expired=1)], "transfer_failed", "possible"),  # either of the two
+        (PREFILL, [_BARE, _moved()], "expired_remote_read", "possible"),
+        (PREFILL, [_BARE], "expired_remote_read", "possible"),
+        (PREFILL, [_SKIPPED, _BARE], "transfer_failed", "possible"),
+        (DECODE, [_BARE, _moved(expired=1)], "transfer_failed", "possible"),
+        (DECODE, [_BARE, _moved(failed=1)], "transfer_failed", "likely"),
+    ],
+)
+def test_a_failed_load_without_a_reason_is_judged_by_the_counters_beside_it(
+    tmp_path: Path, config: str, lines: list[str], cause: str, confidence: str
+) -> None:
+    first, *others = _report(tmp_path, engine=[config, *lines]).findings
+
+    assert (first.cause, first.confidence, first.turns) == (cause, confidence, 1)
+    assert {item.confidence for item in others} <= {"possible"}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.casebook import Casebook
     from kvdiag.diagnosis.engines import Failure
     from kvdiag.diagnosis.report import Evidence
-    from kvdiag.diagnosis.turns import Turn
+    from kvdiag.diagnosis.turns import Mark, Turn
 
 EFFECTS: Final = ("skipped", "load_failed", "internal_error", "aborted")
 SLOW_HANDSHAKE_S: Final = 1.0
@@ -33,6 +33,8 @@ _REFUSALS: Final = frozenset(
 )
 """Why a connector computes what decode holds."""
 _HANDSHAKES: Final = ("handshake",)
+# The counters come every 10 s; on a loaded engine somewhat later.
+_BESIDE_S: Final = 20.0
 # The KV had arrived: nothing was lost but the message that frees the peer's blocks.
 _HARMLESS: Final = frozenset({"notification_failed", "transfer_release_failed", "push_reg_notif_failed"})
 
@@ -235,10 +237,34 @@ def _harmless(turn: Turn, _book: Casebook) -> Fault | None:
 
 
 def _load_failed(turn: Turn, _book: Casebook) -> Fault | None:
-    """Judge a load that failed without a line that says why (filtered, cut)."""
+    """Judge a load that failed without a line that says why (filtered, cut).
+
+    What its engine counted tells; else what cannot be missing: a failed transfer leaves an error just as the failed
+    load does, a declined read only a warning.
+    """
     if not turn.seen("load_failed", "skipped"):
         return None
-    return Fault("transfer_failed", None, "likely", turn.evidence("load_failed", *EFFECTS), failed=_failed(turn))
+    mark = next(iter(turn.marks.get("load_failed") or turn.marks["skipped"]))
+    failed, expired, counters = _counted_beside(mark)
+    declined = mark.engine.role != "decode" and turn.seen("load_failed") and not turn.seen("skipped")
+    sure: Confidence = "likely" if bool(failed) != bool(expired) else "possible"
+    evidence = [*turn.evidence("load_failed", *EFFECTS), *counters]
+    if (expired or declined) and not failed:
+        detail = "failed_request" if turn.seen("load_failed", "internal_error") else "declined"
+        return Fault("expired_remote_read", detail, sure, evidence, failed=_failed(turn))
+    return Fault("transfer_failed", None, sure, evidence, failed=_failed(turn))
+
+
+def _counted_beside(mark: Mark) -> tuple[int, int, list[Evidence]]:
+    """Return what the engine counted in the interval of a line: failed transfers, expired reads, and where it says so.
+
+    On decode expiries count conversations that ended.
+    """
+    for sample in mark.engine.transfers.samples:
+        if mark.stamp is not None and sample.stamp is not None and 0 <= sample.stamp - mark.stamp < _BESIDE_S:
+            expired = sample.expired if mark.engine.role != "decode" else 0
+            return sample.failed, expired, [sample.evidence] if sample.failed or expired else []
+    return 0, 0, []
 
 
 def _looked_up(turn: Turn, book: Casebook) -> Fault | None:
