@@ -25,7 +25,7 @@ THINK_SPREAD: Final = 0.8
 
 @dataclass(frozen=True)
 class Asked:
-    """One turn, by the client's clock. Seconds; `ttft_s` of an unanswered turn is how long it had waited."""
+    """One turn, by the client's clock. Seconds; `ttft_s` means something where it was answered."""
 
     turn: int
     ttft_s: float
@@ -76,13 +76,12 @@ class Crowd:
             time.sleep(think_s)
             if time.monotonic() > self.until:
                 return
-            began = time.monotonic()
             try:
                 answer = agent.say(say(chance, WORDS if turn == 1 else MORE_WORDS))
             except (OSError, http.client.HTTPException, ValueError):
-                self.asked.append(Asked(turn, time.monotonic() - began, answered=False))
+                self.asked.append(Asked(turn, 0.0, answered=False))
                 return
             answered = answer.status == http.client.OK and answer.ttft_s > 0
-            self.asked.append(Asked(turn, answer.ttft_s or time.monotonic() - began, answered))
+            self.asked.append(Asked(turn, answer.ttft_s, answered))
             if not answered:
                 return

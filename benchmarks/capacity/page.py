@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.capacity import arrivals
@@ -52,13 +53,17 @@ def _row(trial: Trial) -> str:
         f"{trial.reused} of {trial.later}",
         f"{trial.retained_bytes_mean / 1e6:.0f} / {trial.retained_bytes_max / 1e6:.0f}",
         f"{trial.waiting_mean:.1f} / {trial.waiting_max:.0f}",
-        f"{trial.ttft_p50_s * 1e3:.0f}",
-        f"{trial.ttft_p95_s * 1e3:.0f}",
+        _ms(trial.ttft_p50_s),
+        _ms(trial.ttft_p95_s),
         f"{trial.unanswered} of {trial.turns}",
         f"{trial.tuned_s} s" if trial.tuned_s else "no value",
         f"{trial.tuned_within_s} s" if trial.tuned_within_s else "no value",
     )
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def _ms(seconds: float) -> str:
+    return "never" if math.isinf(seconds) else f"{seconds * 1e3:.0f}"
 
 
 def best(trials: Sequence[Trial]) -> Trial:
@@ -70,9 +75,9 @@ def _conclusion(trials: Sequence[Trial]) -> str:
     chosen = best(trials)
     worse = [trial for trial in trials if trial.ttl_s > chosen.ttl_s and trial.ttft_p95_s > chosen.ttft_p95_s]
     hurts = (
-        f"From {worse[0].ttl_s} s on longer retention hurts: p95 TTFT is {worse[0].ttft_p95_s * 1e3:.0f} ms instead of {chosen.ttft_p95_s * 1e3:.0f} ms, "
+        f"From {worse[0].ttl_s} s on longer retention hurts: p95 TTFT (ms) is {_ms(worse[0].ttft_p95_s)} instead of {_ms(chosen.ttft_p95_s)}, "
         f"since blocks of conversations that are over fill the cache and new turns wait for them to expire."
         if worse
         else "Longer retention did not hurt within this budget."
     )
-    return f"The best p95 TTFT is at a TTL of **{chosen.ttl_s} s**. {hurts} Unanswered turns count with the time they had waited."
+    return f'The best p95 TTFT (ms) is at a TTL of **{chosen.ttl_s} s**. {hurts} "Never": so many turns were not answered at all that the quantile is one of them.'
