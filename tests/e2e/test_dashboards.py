@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from tests.e2e.scraped import ask, fresh
+from tests.e2e.scraped import PATIENCE_S, ask, fresh
 
 from kvdiag import runbooks
 from kvdiag.dashboards import files, rules, vllm_series
@@ -40,6 +40,7 @@ EMPTY_WHEN_HEALTHY: Final = {
     **NEVER_HERE,
     "What to mend first": "nothing is broken",
     "Tokens lost by cause": "nothing is lost",
+    "Not reused: TTFT by prompt length, median": "everything is reused",
 }
 SHOWS_THE_FAULT: Final = (*BOARDS, "runbooks/expired_remote_read.json", "runbooks/triage.json")
 
@@ -61,16 +62,24 @@ def run(stack: LocalStack, idle_at: float) -> Run:
     late = Agent(port, "dashboards-late", stream=True)
     late.say(PROMPT)
     began = time.monotonic()
-    steady = Agent(port, "dashboards-steady", stream=True)
-    for turn in range(4):
-        steady.say(f"{turn}: {PROMPT}")
-    healthy = fresh(stack, counted("remote_hit", 3))
+    healthy = work(stack, port)
     anonymous = Agent(port, stream=True)
     anonymous.say(PROMPT)
     anonymous.say("go on: " + PROMPT)
     time.sleep(max(0.0, began + stack.options.decode.decode_ttl_s + 2 - time.monotonic()))
     late.say("go on: " + PROMPT)
     return Run(stack, idle_at, healthy, fresh(stack, counted("expired_remote_read", 1)))
+
+
+def work(stack: LocalStack, port: int) -> float:
+    """Hold conversations until what they did shows everywhere; vLLM publishes its own transfer statistics in rounds."""
+    everywhere = f"{counted('remote_hit', 3)} and on () sum(rate(vllm:nixl_xfer_time_seconds_count[2m])) > 0"
+    deadline = time.monotonic() + PATIENCE_S
+    while not ask(stack, everywhere, time.time()) and time.monotonic() < deadline:
+        agent = Agent(port, f"dashboards-{time.monotonic()}", stream=True)
+        for turn in range(4):
+            agent.say(f"{turn}: {PROMPT}")
+    return fresh(stack, everywhere)
 
 
 def counted(cause: str, turns: int) -> str:

@@ -21,7 +21,7 @@ from kvdiag import runbooks
 from kvdiag.dashboards import files, rules
 from kvdiag.dashboards.settings import Settings
 from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
-from kvdiag.localstack.stack import START_TIMEOUT_S
+from kvdiag.localstack.stack import ENVIRONMENT, START_TIMEOUT_S
 from kvdiag.runbooks import Step
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def until_it_matches(step: Step, stack: LocalStack) -> None:
 def shell(step: Step, stack: LocalStack) -> str:
     """Run a page's command as its reader would, in a shell with the stack's variables."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    script = f". {stack.folder / 'environment'}\n{step.command}"
+    script = f". {stack.folder / ENVIRONMENT}\n{step.command}"
     done = subprocess.run(
         ["bash", "-c", script],
         env={**os.environ, "PATH": path},

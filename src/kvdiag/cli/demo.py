@@ -107,8 +107,11 @@ def _classify(logs: list[Path]) -> None:
 
 
 def _wait_for_interrupt(stack: LocalStack) -> None:
+    from kvdiag.localstack.stack import ENVIRONMENT  # noqa: PLC0415 - start-up time
+
     assert stack.router is not None  # noqa: S101 - the demo's options start one
     _say(f"still running; router at {stack.router.url}; Ctrl-C ends it")
+    _say(f"`. {stack.folder / ENVIRONMENT}` sets the variables of the runbooks' commands")
     try:
         while True:
             time.sleep(1)

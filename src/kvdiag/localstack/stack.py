@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from kvdiag.events import Role
 
+ENVIRONMENT: Final = "environment"
+"""The file that tells a shell where everything is."""
 LEASE_S: Final = 30
 """vLLM's own kv_lease_duration."""
 START_TIMEOUT_S: Final = 420.0
@@ -136,7 +138,7 @@ class LocalStack:
             if service is not None:
                 variables[name] = service.url
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
-        (self.folder / "environment").write_text("".join(lines), encoding="utf-8")
+        (self.folder / ENVIRONMENT).write_text("".join(lines), encoding="utf-8")
 
     def _engines(self, role: Role, options: EngineOptions, count: int, model: Path) -> list[Service]:
         names = [role] if count == 1 else [f"{role}-{number}" for number in range(1, count + 1)]
