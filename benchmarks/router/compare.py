@@ -19,14 +19,21 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import pairs
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 HERE = Path(__file__).parent
 ROUTER_CORE, LOAD_CORE = "0", "1"
+SCRAPED = "kvdiag+scrape"
+SCRAPE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,24 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
+@contextlib.contextmanager
+def scraping(port: int) -> Iterator[None]:
+    """Scrape far more often than Prometheus does."""
+    stop = threading.Event()
+
+    def scrape() -> None:
+        while not stop.wait(SCRAPE_S):
+            get(port, "/metrics")
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 class Bench:
     """Mock engines on one core, targets on the other, all up at the same time."""
 
@@ -140,8 +165,12 @@ class Bench:
             port = free_port()
             self.spawn(LOAD_CORE, self.args.redis, "--port", str(port), "--save", "", "--dir", str(self.folder))
             self.kvdiag("kvdiag+redis", "--store", "redis", "--store-url", f"redis://127.0.0.1:{port}/0")
+        if self.args.scrape:
+            self.kvdiag(SCRAPED)
         if self.args.vllm_router:
             self.vllm_router()
+        if self.args.example_proxy:
+            self.example_proxy()
         if self.args.nginx:
             self.nginx()
 
@@ -169,6 +198,15 @@ class Bench:
         wait_for(port, "/health", process)
         self.targets["vllm-router"] = port, process.pid
 
+    def example_proxy(self) -> None:
+        port = free_port()
+        engines = ("--prefiller-host", "127.0.0.1", "--prefiller-port", str(self.prefill))
+        engines += ("--decoder-host", "127.0.0.1", "--decoder-port", str(self.decode))
+        listen = ("--host", "127.0.0.1", "--port", str(port))
+        process = self.spawn(ROUTER_CORE, sys.executable, self.args.example_proxy, *listen, *engines)
+        wait_for(port, "/health", process)
+        self.targets["example proxy"] = port, process.pid
+
     def nginx(self) -> None:
         port = free_port()
         config = self.folder / "nginx.conf"
@@ -195,7 +233,8 @@ class Bench:
         before, served = cpu_seconds(pid) if pid else 0.0, json.loads(get(self.decode, "/_stats"))["d"]
         command = self.pinned(LOAD_CORE, sys.executable, str(HERE / "load.py"), "--port", str(port), *scenario.load)
         command += ["--duration", str(self.args.seconds), "--warmup", "1", "--conv-base", str(random.randrange(10**9))]
-        result = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        with scraping(port) if target == SCRAPED else contextlib.nullcontext():
+            result = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         requests = json.loads(get(self.decode, "/_stats"))["d"] - served
         return {
             "rps": result["rps"],
@@ -234,6 +273,8 @@ def report(scenario: Scenario, runs: dict[str, list[dict[str, float]]]) -> None:
                 [r["ttft_ms"] - d["ttft_ms"] for r, d in zip(runs[t], base, strict=True)] for t in ("kvdiag", other)
             ]
             print(f"kvdiag / {other}: added TTFT p50 x {pairs.ratio(*added)}", end="; ")
+            tails = [[r["ttft_p99_ms"] for r in runs[t]] for t in ("kvdiag", other)]
+            print(f"TTFT p99 x {pairs.ratio(*tails)}", end="; ")
         print(f"CPU x {pairs.ratio(*[[r['cpu_ms'] for r in runs[t]] for t in ('kvdiag', other)])}")
 
 
@@ -253,6 +294,8 @@ def main() -> None:
     parser.add_argument("--vllm-router", help="path of the Rust router's program")
     parser.add_argument("--nginx", help="path of nginx", default=shutil.which("nginx"))
     parser.add_argument("--redis", help="path of redis-server: measures the shared store too")
+    parser.add_argument("--scrape", action="store_true", help="measure a router that is scraped meanwhile too")
+    parser.add_argument("--example-proxy", help="path of vLLM's example disagg_proxy_multiturn.py")
     parser.add_argument("--rounds", type=int, default=pairs.ENOUGH_PAIRS)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument(

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from anthropic.types import MessageParam
     from openai.types.chat import ChatCompletionMessageParam
 
     from kvdiag.localstack import LocalStack
@@ -176,7 +175,7 @@ def test_responses_are_served(front: Front, *, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_messages_are_served_and_linked(front: Front, *, stream: bool) -> None:
-    history: list[MessageParam] = []
+    history: list[Any] = []
     log = []
     for turn in range(2):
         request_id, headers = named()
@@ -188,7 +187,7 @@ def test_messages_are_served_and_linked(front: Front, *, stream: bool) -> None:
         else:
             message = front.anthropic.messages.create(**arguments)
         private(message.model_dump_json())
-        history.append({"role": "assistant", "content": [block.model_dump() for block in message.content]})  # type: ignore[arg-type]
+        history.append({"role": "assistant", "content": [block.model_dump() for block in message.content]})
         log.append(front.turn(request_id))
     assert [turn["turn"] for turn in log] == [1, 2]
     assert log[0]["conversation"] == log[1]["conversation"]
