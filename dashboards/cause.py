@@ -28,8 +28,10 @@ MEASURED: Final[dict[str, Callable[[], Placed]]] = {
 }
 """What shows these causes where no turn is counted with them: a router sees that a turn was slow, not yet why. Only
 `kvdiag export`, which has all logs, counts turns with them."""
-_ROWS_A_LINE: Final = 0.4
+_ROWS_A_LINE: Final = 0.45
 """Grid rows that a line of Markdown takes, measured on the longest page."""
+_STEP: Final = re.compile(r"^(\d+)\. (?=.*\n\n```)", re.MULTILINE)
+"""A numbered step before a code block: Grafana's sanitiser drops a list's start, so that every step would be the first."""
 _PAGE_LINK: Final = re.compile(r"\]\((\w+)\.md\)")
 
 
@@ -40,7 +42,7 @@ def boards(pages: Mapping[str, str]) -> tuple[Board, ...]:
 
 def _board(name: str, text: str) -> Board:
     cause = CAUSES.get(name)
-    linked = _PAGE_LINK.sub(rf"](/d/{UID_PREFIX}{PREFIX}\1)", text)
+    linked = _STEP.sub(r"**\1.** ", _PAGE_LINK.sub(rf"](/d/{UID_PREFIX}{PREFIX}\1)", text))
     live = (_live(name),) if cause else ()
     height = math.ceil(text.count("\n") * _ROWS_A_LINE) + 3
     return Board(
