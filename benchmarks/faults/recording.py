@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from kvdiag.localstack import Service
 
 INTERVAL_S: Final = 2
-_WANTED: Final = ("kvdiag_", "vllm:num_requests_running", "vllm:num_requests_waiting")
+_WANTED: Final = (
+    "kvdiag_",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:request_queue_time_seconds",
+)
 
 Labels = tuple[tuple[str, str], ...]
 
