@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ class Account:
 
     entries: list[Entry] = field(default_factory=list)
     courses: list[Course] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """Figures that are told, not judged."""
 
     def enter(self, what: str, expected: float, found: float) -> None:
         """Add a figure."""
@@ -50,10 +53,15 @@ class Account:
         """Return the account as a Markdown table."""
         rows = [f"| {entry.what} | {entry.expected:,.0f} | {entry.found:,.0f} |" for entry in self.entries]
         rows += [
-            f"| {course.name} | at most +{course.allowance:.0%} | {course.growth:+.1%} ({_thirds(course)}) |"
+            f"| {course.name} | {_allowed(course)} | {course.growth:+.1%} ({_thirds(course)}) |"
             for course in self.courses
         ]
+        rows += [f"| {what} | | {found} |" for what, found in self.notes]
         return ["| | expected | found |", "|---|---|---|", *rows]
+
+
+def _allowed(course: Course) -> str:
+    return "still fills" if math.isinf(course.allowance) else f"at most +{course.allowance:.0%}"
 
 
 def _thirds(course: Course) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -11,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.router.compare import cpu_seconds
 from benchmarks.soak.account import Account, turn_log_lines
 from benchmarks.soak.watch import Course, counted, objects, resident_mib
 
+from kvdiag.diagnosis.casebook import MAX_TURNS
 from kvdiag.localstack.process import HOST, Service, free_port, get
 
 if TYPE_CHECKING:
@@ -82,6 +85,11 @@ class MockRig:
         found: dict[str, int] = json.loads(get(self.decode, "/_stats")[1])
         return found
 
+    def costs(self, turns: int) -> list[tuple[str, str]]:
+        """Return the CPU that each process has taken since its start, by turn."""
+        pids = [(service.name, service.pid) for service in (self.router, self.exporter)]
+        return [(f"{name}, CPU ms a turn", f"{cpu_seconds(pid) / turns * 1e3:.2f}") for name, pid in pids if pid]
+
     def weigh(self, courses: dict[str, Course]) -> None:
         """Look once at what the processes hold."""
         for service in (self.router, self.exporter):
@@ -93,10 +101,11 @@ class MockRig:
 def run(size: Size, folder: Path, progress: Callable[[str], None]) -> Account:
     """Return the account of a run of this size; logs lie in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
+    # The exporter has details of so many turns at most, and the ids of more: until then it fills.
+    fills = size.turns < 5 * MAX_TURNS
     courses = {
         name: Course(name, allowance)
-        # The exporter remembers the last 100,000 turns, so it fills up to the end of a run of as many.
-        for verb, allowance in (("router", 0.05), ("export", 0.10))
+        for verb, allowance in (("router", 0.05), ("export", math.inf if fills else 0.10))
         for name in (f"{verb}, MiB", f"{verb}, objects")
     }
     with ExitStack() as unwind:
@@ -105,6 +114,7 @@ def run(size: Size, folder: Path, progress: Callable[[str], None]) -> Account:
         sent = _load(rig, size, courses, progress)
         time.sleep(_SETTLE_S)
         account = _account(rig, size, sent)
+        account.notes += rig.costs(size.turns)
     account.courses += courses.values()
     return account
 
