@@ -27,6 +27,7 @@ def test_start_up_arguments_tell_the_transfer_settings() -> None:
         ttl_s=480,
         threshold=0,
         failure_policy="fail",
+        port=8200,
     )
 
 

@@ -113,7 +113,7 @@ WHOLE_FILES: Final[dict[str, Callable[[Path, int, bytes], list[Path]]]] = {
 CHANGES: Final = (*LINE_BY_LINE, *WHOLE_FILES)
 
 
-def _is_plain(path: Path) -> bool:
+def is_plain(path: Path) -> bool:
     """Tell whether a log is stock text, alone in its file: nothing wraps it yet."""
     if path.is_dir():
         return False
@@ -129,7 +129,7 @@ def _is_plain(path: Path) -> bool:
 @pytest.mark.parametrize("turn", range(_PER_CASE))
 def test_a_changed_case_keeps_its_diagnosis(case: Case, turn: int, tmp_path: Path, classify_files: Classify) -> None:
     names = [path.name.partition(".")[0] for path in case.inputs]
-    if not all(map(_is_plain, case.inputs)) or len(set(names)) < len(names) or case.expected["cause"] == "inconclusive":
+    if not all(map(is_plain, case.inputs)) or len(set(names)) < len(names) or case.expected["cause"] == "inconclusive":
         return
     change = CHANGES[(sum(case.folder.name.encode()) + turn * 7) % len(CHANGES)]
 

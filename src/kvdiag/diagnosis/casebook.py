@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.facts import Fact, Scanned
     from kvdiag.diagnosis.options import LogRole
     from kvdiag.diagnosis.parameters import EngineConfig
+    from kvdiag.diagnosis.replay import Replay
     from kvdiag.diagnosis.report import Evidence
 
 MAX_TURNS: Final = 20_000
@@ -106,6 +107,8 @@ class Casebook:
     """How such turns ended, the last ones of them, by their external ids."""
     matched: int = 0
     """Requests that prefill matched and nothing happened to, by its events."""
+    replays: dict[str, Replay] = field(default_factory=dict)
+    """What each log told last, by its name."""
     closed: Summary = field(default_factory=Summary)
     """What the turns that had to be let go of add up to."""
     event_count: int = 0
@@ -123,11 +126,11 @@ class Casebook:
         """Return the notes on one file."""
         return self.files.setdefault(path, FileNotes(path))
 
-    def note_block(self, path: str, scanned: Scanned) -> FileNotes:
+    def note_block(self, path: str, scanned: Scanned, *, told_before: bool = False) -> FileNotes:
         """Add what was counted in a block of `path` and return the file's notes."""
         notes = self.file(path)
         notes.lines += scanned.lines
-        notes.accepted += scanned.accepted
+        notes.accepted += 0 if told_before else scanned.accepted
         notes.origins.update(scanned.origins)
         notes.binary |= scanned.binary
         return notes
@@ -170,14 +173,17 @@ class Casebook:
         return self.streams[key]
 
     def configure(self, source: str, fact: Fact, config: EngineConfig, evidence: Evidence) -> EngineLog:
-        """Note start-up arguments; arguments of another role open a log of their own in the same stream."""
+        """Note start-up arguments; those of another role or port open a log of their own in the same stream."""
         stream = self._stream(source, fact.label)
-        known = {engine.config.role: engine for engine in stream.engines if engine.config and engine.config.role}
-        engine = stream.engines[-1]
-        if config.role and known:
-            engine = known.get(config.role) or self._split(stream, engine)
-            stream.engines.remove(engine)
-            stream.engines.append(engine)
+        engine = next((known for known in stream.engines if known.config and known.config.same_engine(config)), None)
+        if engine is None:
+            engine = stream.engines[-1]
+            engine = self._split(stream, engine) if engine.configs else engine
+        stream.engines.remove(engine)
+        stream.engines.append(engine)
+        if fact.pid is not None and stream.by_pid.get(fact.pid, engine) is not engine:
+            # Another engine's process had this id: logs of two containers, one after the other. Other ids are void too.
+            stream.by_pid.clear()
         if engine.configs:
             engine.former_ids.update(engine.engine_ids)
             engine.engine_ids.clear()

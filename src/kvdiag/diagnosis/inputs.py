@@ -26,6 +26,7 @@ def summarise(notes: FileNotes) -> InputSummary:
         lines=notes.lines,
         recognised=recognised,
         skipped=notes.lines - recognised,
+        repeated=notes.facts["repeated"],
         from_=clock.render(notes.first),
         to=clock.render(notes.last),
         problem=notes.problem or _problem(notes),

@@ -54,6 +54,13 @@ class EngineConfig:
     ttl_s: int | None
     threshold: int | None
     failure_policy: str | None
+    port: int | None = None
+
+    def same_engine(self, other: EngineConfig) -> bool:
+        """Tell whether another start can be one of the same engine: it plays the same role on the same port."""
+        roles = {self.role, other.role} - {None}
+        ports = {self.port, other.port} - {None}
+        return len(roles) < 2 and len(ports) < 2
 
 
 def read_config(arguments: str) -> EngineConfig:
@@ -66,6 +73,7 @@ def read_config(arguments: str) -> EngineConfig:
         ttl_s=pick_int(arguments, "decoder_kv_blocks_ttl"),
         threshold=pick_int(arguments, "kv_recompute_threshold"),
         failure_policy=pick(arguments, "kv_load_failure_policy"),
+        port=pick_int(arguments, "port"),
     )
 
 

@@ -10,6 +10,7 @@ from kvdiag.diagnosis.conversations import EventKind, RouterEvent
 from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog, Failure
 from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.judge import SLOW_HANDSHAKE_S
+from kvdiag.diagnosis.replay import Replay
 from kvdiag.diagnosis.report import Evidence
 from kvdiag.diagnosis.series import Series, load_sample, transfer_sample
 from kvdiag.diagnosis.snapshots import read_sample
@@ -58,11 +59,14 @@ class Seen(NamedTuple):
 
 def add_block(book: Casebook, source: str, path: str, scanned: Scanned) -> None:
     """Put everything that one block of `path` (a file of `source`) holds into the casebook."""
-    notes = book.note_block(path, scanned)
+    facts = book.replays.setdefault(source, Replay()).fresh(scanned.facts)
+    told_before = len(facts) == 0 < len(scanned.facts)
+    notes = book.note_block(path, scanned, told_before=told_before)
+    notes.facts["repeated"] += len(scanned.facts) - len(facts)
     offset = notes.lines - scanned.lines
-    if scanned.digest is not None:
+    if scanned.digest is not None and not told_before:
         book.absorb(source, notes, scanned.digest)
-    for fact in scanned.facts:
+    for fact in facts:
         notes.note(fact)
         if fact.kind == "foreign":
             continue

@@ -19,6 +19,8 @@ class InputSummary(msgspec.Struct, kw_only=True):
     lines: int = 0
     recognised: int = 0
     skipped: int = 0
+    repeated: int = 0
+    """Lines of `recognised` that the log holds a second time, and that were not counted again."""
     from_: str | None = msgspec.field(default=None, name="from")
     to: str | None = None
     problem: str | None = None

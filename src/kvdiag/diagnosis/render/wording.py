@@ -145,8 +145,9 @@ def input_line(source: InputSummary) -> str:
     if source.problem:
         return neutral(f"{source.path}: {source.problem}")
     role = f", {source.role}" if source.role else ""
+    repeated = f", {count(source.repeated)} of them a second time" if source.repeated else ""
     return neutral(
-        f"{source.path}: {source.kind}{role}, {count(source.recognised)} of {count(source.lines)} lines recognised"
+        f"{source.path}: {source.kind}{role}, {count(source.recognised)} of {count(source.lines)} lines recognised{repeated}"
     )
 
 
