@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kvdiag.exporters.spans import Span
+    from kvdiag.router.exchange import Exchange
     from kvdiag.router.placement import Engine
-    from kvdiag.router.upstream import Exchange
 
 
 class Call:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from kvdiag.router.exchange import Exchange
     from kvdiag.router.placement import Engine
     from kvdiag.router.state import Prefilled, Services, TurnState
-    from kvdiag.router.upstream import Exchange
 
     Commit = Callable[[bytes | None, Reply | None], asyncio.Future[None] | None]
 

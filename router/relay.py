@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from kvdiag.router.bodies import Api
     from kvdiag.router.connection import Connection, Headers
+    from kvdiag.router.exchange import Exchange
     from kvdiag.router.replies import Reply
-    from kvdiag.router.upstream import Exchange
 
 
 TAIL: Final = 64

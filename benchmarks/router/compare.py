@@ -200,8 +200,10 @@ class Bench:
 
     def example_proxy(self) -> None:
         port = free_port()
-        engines = ("--prefiller-host", "127.0.0.1", "--prefiller-port", str(self.prefill))
-        engines += ("--decoder-host", "127.0.0.1", "--decoder-port", str(self.decode))
+        options = {"prefiller": self.prefill, "decoder": self.decode}
+        engines = [
+            part for role, at in options.items() for part in (f"--{role}-host", "127.0.0.1", f"--{role}-port", str(at))
+        ]
         listen = ("--host", "127.0.0.1", "--port", str(port))
         process = self.spawn(ROUTER_CORE, sys.executable, self.args.example_proxy, *listen, *engines)
         wait_for(port, "/health", process)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.router.harness import run
 
-from kvdiag.router import upstream
+from kvdiag.router import exchange, upstream
 from kvdiag.router.faults import EngineLostError, EngineTimeoutError, EngineUnreachableError
 from kvdiag.router.upstream import Upstream
 
@@ -54,8 +54,8 @@ def test_a_connection_is_used_again() -> None:
     async def scenario() -> None:
         async with answering(whole(b"1"), whole(b""), whole(b"3")) as (made, connections):
             for expected in (b"1", b"", b"3"):
-                exchange = await made.open(REQUEST, 1)
-                assert await exchange.body(1) == expected
+                answer = await made.open(REQUEST, 1)
+                assert await answer.body(1) == expected
             assert connections() == 1
 
     run(scenario())
@@ -82,8 +82,8 @@ def test_an_answer_that_ends_with_the_connection_is_whole(answer: bytes) -> None
 def test_interim_answers_are_passed_over() -> None:
     async def scenario() -> None:
         async with answering(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + whole(b"1")) as (made, _):
-            exchange = await made.open(REQUEST, 1)
-            assert (exchange.status, await exchange.body(1)) == (200, b"1")
+            answer = await made.open(REQUEST, 1)
+            assert (answer.status, await answer.body(1)) == (200, b"1")
 
     run(scenario())
 
@@ -129,7 +129,7 @@ def test_nobody_there_is_unreachable() -> None:
 
 
 def test_an_answer_without_end_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "ANSWER_LIMIT", 10)
+    monkeypatch.setattr(exchange, "ANSWER_LIMIT", 10)
 
     async def scenario() -> None:
         async with answering(whole(b"x" * 100)) as (made, _):
