@@ -89,15 +89,7 @@ def state() -> Row:
         steps=((None, MUTED), (1e-9, GOOD)),
         decimals=1,
         sparkline=False,
-    ).mappings(
-        [
-            dm.ValueMap(
-                options={
-                    "0": dm.ValueMappingResult(text="No traffic", color=MUTED, index=0),
-                    "-1": dm.ValueMappingResult(text="No traffic", color=MUTED, index=1),
-                }
-            )
-        ]
+        words={0: ("No traffic", MUTED)},
     )
     return Row((engines("prefill"), engines("decode"), Placed(router, 6), Placed(traffic, 6)), 3)
 

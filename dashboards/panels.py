@@ -102,8 +102,9 @@ def stat_panel(
     decimals: int | None = None,
     link: str = "",
     sparkline: bool = True,
+    words: Words | None = None,
 ) -> stat.Panel:
-    """One or a few big numbers; -1 reads as `idle`, no series as `absent`."""
+    """One or a few big numbers; -1 reads as `idle`, no series as `absent`, others as `words` say."""
     panel = (
         _base(stat.Panel(), title, why, unit, absent, link)
         .color_mode(cm.BigValueColorMode.VALUE)
@@ -111,7 +112,7 @@ def stat_panel(
         .text_mode(cm.BigValueTextMode.VALUE_AND_NAME if len(queries) > 1 else cm.BigValueTextMode.VALUE)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .thresholds(_thresholds(steps))
-        .mappings([dm.ValueMap(options={str(IDLE): dm.ValueMappingResult(text=idle, color=MUTED, index=0)})])
+        .mappings([_value_map({IDLE: (idle, MUTED), **(words or {})})])
     )
     if decimals is not None:
         panel = panel.decimals(decimals)
@@ -257,10 +258,17 @@ def _fixed(colour: str) -> dm.DynamicConfigValue:
     return dm.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})
 
 
+def _value_map(words: Words) -> dm.ValueMap:
+    results = {
+        str(number): dm.ValueMappingResult(text=text, color=colour, index=place)
+        for place, (number, (text, colour)) in enumerate(words.items())
+    }
+    return dm.ValueMap(options=results)
+
+
 def _worded(words: Words) -> list[dm.DynamicConfigValue]:
-    options = {str(number): {"text": text, "color": colour} for number, (text, colour) in words.items()}
     return [
-        dm.DynamicConfigValue("mappings", [{"type": "value", "options": options}]),
+        dm.DynamicConfigValue("mappings", [_value_map(words)]),
         dm.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}),
     ]
 

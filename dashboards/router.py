@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grafana_foundation_sdk.models import dashboard as dm
-
 from kvdiag.dashboards.board import Board, state
 from kvdiag.dashboards.panels import BAD, GOOD, WARN, ZERO_IS_GOOD, Placed, Query, Row, graph_panel, stat_panel
 from kvdiag.dashboards.promql import ROUTER, increase, or_idle, quantile, rate, ratio
@@ -77,15 +75,7 @@ def _store() -> Placed:
             unit="short",
             steps=((None, BAD), (1, GOOD)),
             sparkline=False,
-        ).mappings(
-            [
-                dm.ValueMap(
-                    options={
-                        "0": dm.ValueMappingResult(text="Down", color=BAD, index=0),
-                        "1": dm.ValueMappingResult(text="Up", color=GOOD, index=1),
-                    }
-                )
-            ]
+            words={0: ("Down", BAD), 1: ("Up", GOOD)},
         ),
         6,
     )
