@@ -284,3 +284,38 @@ def test_a_failed_load_without_a_reason_is_judged_by_the_counters_beside_it(
 
     assert (first.cause, first.confidence, first.turns) == (cause, confidence, 1)
     assert {item.confidence for item in others} <= {"possible"}
+
+
+def _hits(*milliseconds: int) -> list[str]:
+    """Return a router's log of one conversation, each turn of which was read back and took so long on prefill."""
+    lines = ["[t0] conv=a: cache MISS", "[t0] Prefill done in 260ms"]
+    for number, taken in enumerate(milliseconds):
+        held = f"remote_request_id=chatcmpl-t{number}-0000000a"
+        lines += [
+            f"conv=a: cached D blocks ({held}, blocks={200 + number})",
+            "conv=a: cache HIT (age=9.0s)",
+            f"[t{number + 1}] conv=a: sending D's cached blocks to P ({held})",
+            f"[t{number + 1}] Prefill done in {taken}ms",
+        ]
+    last = len(milliseconds)
+    lines.append(f"conv=a: cached D blocks (remote_request_id=chatcmpl-t{last}-0000000a, blocks={200 + last})")
+    return [PROXY.format(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("others", "taken", "slow", "found"),
+    [
+        ({}, 7800, 1, [("unexplained", "possible", 1)]),
+        ({}, 1900, 0, []),
+        ({}, 160, 0, []),
+        ({"prefill": [PREFILL, *_QUEUE]}, 7800, 1, [("queueing", "likely", 30)]),
+    ],
+)
+def test_a_hit_far_slower_than_others_is_never_passed_over(
+    tmp_path: Path, others: dict[str, list[str]], taken: int, slow: int, found: list[tuple[str, str, int]]
+) -> None:
+    report = _report(tmp_path, proxy=_hits(*[150] * 7, taken, *[150] * 3), **others)
+
+    assert [(finding.cause, finding.confidence, finding.turns) for finding in report.findings] == found
+    assert (report.turns.slow, report.turns.reused) == (slow, 11)
+    assert sum(row.slow for row in report.per_turn or []) == slow

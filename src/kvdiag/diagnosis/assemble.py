@@ -9,12 +9,13 @@ from kvdiag.diagnosis.averages import averages
 from kvdiag.diagnosis.findings import Tally, ranked
 from kvdiag.diagnosis.inputs import settings, summarise, window
 from kvdiag.diagnosis.judge import judge, outcome
-from kvdiag.diagnosis.latency import Baseline
+from kvdiag.diagnosis.latency import Baseline, long_turns
 from kvdiag.diagnosis.per_turn import row
 from kvdiag.diagnosis.report import Latency, NotEvaluated, Report, TurnCounts, Verdict
 from kvdiag.diagnosis.routing import MARKS
-from kvdiag.diagnosis.rules import RULES
+from kvdiag.diagnosis.rules import RULES, SLOWING
 from kvdiag.diagnosis.split import needs
+from kvdiag.diagnosis.summary import slow_lines
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.casebook import Casebook
@@ -37,6 +38,7 @@ def assemble(book: Casebook, options: Options) -> Report:
         for tally in rule.judge(book, summary.tallies):
             summary.merge(tally)
     _absorb_effects(book, summary)
+    _add_unexplained(book, summary)
     findings = ranked(tally for tally in summary.tallies.values() if tally.cause not in OUTCOMES)
     shown = [tally for tally in summary.tallies.values() if tally.cause in _SHOWN]
     missing = _not_evaluated(book, summary)
@@ -60,9 +62,9 @@ def _judge_turns(book: Casebook, summary: Summary, options: Options) -> list[Tur
     baseline = Baseline.of(zip(turns, outcomes, strict=True), options.slow_s, book.calm)
     rows = []
     for turn, found in zip(turns, judged, strict=True):
-        faults = summary.count(turn, found, baseline)
+        known = summary.count(turn, found, baseline)
         if options.turns:
-            rows.append(row(turn, faults, baseline))
+            rows.append(row(turn, known, baseline))
     return rows
 
 
@@ -80,6 +82,18 @@ def _absorb_effects(book: Casebook, summary: Summary) -> None:
         roots[0].evidence += lapsed.evidence
         roots[0].turns = max(roots[0].turns, lapsed.turns)
         del summary.tallies["expired_handoff", None]
+
+
+def _add_unexplained(book: Casebook, summary: Summary) -> None:
+    """Count the turns that were slow although neither their own lines nor the engines' load and pace say why."""
+    if any(cause in SLOWING for cause, _ in summary.tallies):
+        return
+    explained = {turn.id for turn in long_turns(book.turns.values())}
+    for turn in summary.unexplained:
+        if turn.id not in explained:
+            tally = summary.tally("unexplained")
+            tally.add("possible", slow_lines(turn))
+            tally.slow_turns += 1
 
 
 def _keeps_decode_busy(tally: Tally, book: Casebook) -> bool:

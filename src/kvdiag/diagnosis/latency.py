@@ -76,6 +76,12 @@ class Baseline:
             return seconds >= self.limit_s
         return seconds >= FELT_S and seconds > self._limit((outcome in REUSED, length_of(turn)))
 
+    def is_far_slower(self, turn: Turn, outcome: str | None) -> bool:
+        """Tell whether the turn was slow beyond what more new tokens or a busy moment do."""
+        if not self.is_slow(turn, outcome) or self.limit_s is not None:
+            return self.is_slow(turn, outcome)
+        return (turn.first_token_s or 0.0) >= self._limit((outcome in REUSED, length_of(turn))) + _LONG_S
+
     def _limit(self, group: Group) -> float:
         """Return the time from which a turn of this group is slow; infinite where too few tell."""
         if group not in self._limits:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.judge import Fault
     from kvdiag.diagnosis.latency import Baseline
     from kvdiag.diagnosis.report import Evidence
+    from kvdiag.diagnosis.summary import Judged
     from kvdiag.diagnosis.turns import Turn
 
 _MAX_EVIDENCE: Final = 4
@@ -35,9 +36,9 @@ _FROM_RECORD: Final = (
 )
 
 
-def row(turn: Turn, faults: list[Fault], baseline: Baseline) -> TurnReport:
+def row(turn: Turn, known: Judged, baseline: Baseline) -> TurnReport:
     """Return the row of one turn."""
-    fault = faults[0] if faults else None
+    fault = known.faults[0] if known.faults else None
     ended = outcome(turn)
     report = TurnReport(
         request_id=turn.id,
@@ -47,7 +48,7 @@ def row(turn: Turn, faults: list[Fault], baseline: Baseline) -> TurnReport:
         cause=fault.cause if fault else ended or "unexplained",
         detail=fault.detail if fault else None,
         confidence=fault.confidence if fault else "certain" if ended else "possible",
-        slow=baseline.is_slow(turn, ended if fault is None else None),
+        slow=known.slow,
         lost_tokens=turn.tokens_lost,
         lost_seconds=lost_s(turn, fault, baseline) if fault else None,
         prefill_s=turn.prefill_s,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # The periodic lines come every 10 s: three of them are a state, not a moment.
 _STANDING: Final = 3
 _LITTLE: Final = 50.0
+SLOWING: Final = frozenset({"slow_transfer", "queueing", "kv_pressure"})
+"""Causes that slow turns down which have no fault of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ def _congested(book: Casebook, _tallies: Tallies) -> list[Tally]:
 def _long_prompts(book: Casebook, tallies: Tallies) -> list[Tally]:
     """Explain slow turns that did read back by what they added to the conversation."""
     slow = long_turns(book.turns.values())
-    if not slow or any(cause in {"slow_transfer", "queueing", "kv_pressure"} for cause, _ in tallies):
+    if not slow or any(cause in SLOWING for cause, _ in tallies):
         return []
     busiest = [s for e in book.with_role("prefill") for series in e.loads.values() for s in series.samples]
     busiest.sort(key=lambda sample: -sample.prompt_rate)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvdiag.causes import OUTCOMES
+from kvdiag.diagnosis.digest import REUSED
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.judge import Fault, outcome
 from kvdiag.diagnosis.split import main_part, router_s
@@ -14,9 +15,17 @@ from kvdiag.diagnosis.split import main_part, router_s
 if TYPE_CHECKING:
     from kvdiag.diagnosis.digest import Digest
     from kvdiag.diagnosis.latency import Baseline
+    from kvdiag.diagnosis.report import Evidence
     from kvdiag.diagnosis.turns import Turn
 
 Tallies = dict[tuple[str, str | None], Tally]
+
+
+class Judged(NamedTuple):
+    """What a turn's own lines say of it."""
+
+    faults: list[Fault]
+    slow: bool
 
 
 @dataclass(slots=True)
@@ -31,6 +40,8 @@ class Summary:
     first: int = 0
     reused: int = 0
     slow: int = 0
+    unexplained: list[Turn] = field(default_factory=list)
+    """Slow turns of which no line of their own says why."""
 
     def copy(self) -> Summary:
         """Return a summary that can be counted on without touching this one."""
@@ -40,17 +51,26 @@ class Summary:
         """Return the tally of a cause, a new one where there is none."""
         return self.tallies.setdefault((cause, detail), Tally(cause, detail))
 
-    def count(self, turn: Turn, faults: list[Fault], baseline: Baseline) -> list[Fault]:
-        """Count a judged turn; return its faults, among them that it was slow."""
+    def count(self, turn: Turn, faults: list[Fault], baseline: Baseline) -> Judged:
+        """Count a judged turn; return its faults, among them what made it slow."""
         ended = outcome(turn)
         slow = baseline.is_slow(turn, ended if not faults else None)
-        if slow and not faults and ended != "first_turn":
-            faults = _slow_fault(turn, certain=baseline.limit_s is not None)
+        if slow and not faults:
+            faults = _slow_fault(turn) if ended != "first_turn" else []
+            told = ended in REUSED or baseline.limit_s is not None
+            slow = bool(faults) or (told and baseline.is_far_slower(turn, ended))
         self._count_faults(turn, faults, baseline, slow=slow)
         self.slow += slow
+        self._count_outcome(turn, faults, ended, slow=slow)
+        if slow and not faults and ended != "first_turn":
+            self.unexplained.append(turn)
+            return Judged([Fault("unexplained", None, "possible", slow_lines(turn))], slow)
+        return Judged(faults, slow)
+
+    def _count_outcome(self, turn: Turn, faults: list[Fault], ended: str | None, *, slow: bool) -> None:
         if turn.counted is not None:
             self._recount(turn.counted, faults)
-            return faults
+            return
         if not faults and ended is not None:
             self.tally(ended).add("certain", turn.evidence(ended))
             self.tally(ended).slow_turns += slow
@@ -59,7 +79,6 @@ class Summary:
         self.turns += known
         self.first += known and turn.number == 1
         self.reused += known and not faults and ended == "remote_hit"
-        return faults
 
     def _recount(self, counted: str, faults: list[Fault]) -> None:
         """Take a turn back that went well by its router's word, and not by another log's."""
@@ -103,12 +122,14 @@ def lost_s(turn: Turn, fault: Fault, baseline: Baseline) -> float | None:
     return baseline.saved_s(turn) if reuse and not fault.failed and fault.cause not in OUTCOMES else None
 
 
-def _slow_fault(turn: Turn, *, certain: bool) -> list[Fault]:
-    """Judge a slow turn without a fault: by its largest part; without a limit given, only a known part counts."""
+def _slow_fault(turn: Turn) -> list[Fault]:
+    """Judge a slow turn without a fault by its largest part, where that is known."""
     part = main_part(turn)
-    evidence = turn.evidence("event_transfer", "prefill_done", "handle_sent") or (
+    return [Fault(*part, "likely", slow_lines(turn))] if part is not None else []
+
+
+def slow_lines(turn: Turn) -> list[Evidence]:
+    """Return the lines that show how long a turn took."""
+    return turn.evidence("event_transfer", "prefill_done", "handle_sent") or (
         [turn.record_at] if turn.record_at else []
     )
-    if part is not None:
-        return [Fault(*part, "likely", evidence)]
-    return [Fault("unexplained", None, "possible", evidence)] if certain else []
