@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
+import xxhash
 
 from kvdiag.router.replies import Reply
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 _OUTSIDE: Final = ("system", "tools", "chat_template_kwargs", "documents")
 """Fields besides the messages that shape the prompt."""
+
+
+class _Digest(Protocol):
+    def update(self, data: bytes, /) -> None: ...
 
 
 class _Role(msgspec.Struct):
@@ -30,7 +35,8 @@ _encoder: Final = msgspec.json.Encoder(order="deterministic")
 class Text:
     """The history as the client wrote it, without the last bracket or quote: a longer one begins with a shorter one.
 
-    A digest of more continues where the last digest ended.
+    A digest of more continues where the last digest ended. It is compared with nothing but the same conversation's, so
+    that it need not withstand forgery and takes no time.
     """
 
     __slots__ = ("_done", "_state", "_text")
@@ -38,7 +44,9 @@ class Text:
     def __init__(self, raw: msgspec.Raw | None, outside: list[bytes]) -> None:
         self._text = b"" if raw is None else bytes(memoryview(raw)[:-1]).rstrip()
         self._done = 0
-        self._state = _begin(outside)
+        self._state = xxhash.xxh3_128()
+        for part in outside:
+            _add(self._state, part)
 
     def __len__(self) -> int:
         return len(self._text)
@@ -49,7 +57,7 @@ class Text:
             return None
         self._state.update(memoryview(self._text)[self._done : length])
         self._done = length
-        return self._state.digest()[:16]
+        return self._state.digest()
 
     def _cuts_an_item(self, length: int) -> bool:
         """Whether a list's item goes on there: `[1` is no beginning of `[12`."""
@@ -57,14 +65,19 @@ class Text:
 
 
 class Meaning:
-    """Digests that survive a client's rendering of our answers, and cache hints that move between turns."""
+    """Digests that survive a client's rendering of our answers, and cache hints that move between turns.
+
+    They are what an unnamed conversation is known by, so nobody may be able to forge them.
+    """
 
     __slots__ = ("_done", "_items", "_state")
 
     def __init__(self, items: Sequence[msgspec.Raw], outside: list[bytes]) -> None:
         self._items = items
         self._done = 0
-        self._state = _begin(outside)
+        self._state = hashlib.sha256()
+        for part in outside:
+            _add(self._state, part)
 
     def digest(self, count: int) -> bytes | None:
         """Return the digest of the first items; None where there are fewer, or more were asked for before."""
@@ -83,14 +96,7 @@ class Meaning:
         return state.digest()[:16]
 
 
-def _begin(outside: list[bytes]) -> hashlib._Hash:
-    state = hashlib.sha256()
-    for part in outside:
-        _add(state, part)
-    return state
-
-
-def _add(state: hashlib._Hash, part: bytes) -> None:
+def _add(state: _Digest, part: bytes) -> None:
     state.update(b"%d:" % len(part))
     state.update(part)
 
