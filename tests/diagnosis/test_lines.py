@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvdiag.diagnosis.lines import Line, Origin, parse_line
+from kvdiag.diagnosis.lines import Line, Origin, parse_line, unglue
+from kvdiag.diagnosis.scan import scan
 
 _MESSAGE = "Declining expired remote read for chatcmpl-a from engine e."
 _VLLM = f"(EngineCore pid=5427) WARNING 10-15 10:03:05 [pull_worker.py:161] {_MESSAGE}"
@@ -87,6 +88,33 @@ def test_a_quoted_line_is_not_the_line() -> None:
     quoted = f"(APIServer pid=1) INFO 10-15 10:03:05 [logger.py:1] Generated response x: output: '{_VLLM}'"
 
     assert parse_line(quoted).message.startswith("Generated response")
+
+
+_SKIPPED = (
+    "(Worker pid=7) WARNING 10-15 10:03:05 [base_worker.py:1] Skipping KV post-processing for failed request chatcmpl-a"
+)
+_BUSY = "(APIServer pid=1) INFO 10-15 10:03:05 [loggers.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: 2.0 tokens/s, Running: 9 reqs, Waiting: 30 reqs"
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        (_VLLM + _SKIPPED, ["declined", "skipped"]),
+        (_VLLM + 'INFO:     127.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 500 Error', ["declined", "http_error"]),
+        (_BUSY + _VLLM, ["load", "declined"]),
+        (f"(APIServer pid=1) INFO 10-15 10:03:05 [x.py:1] Generated response x: output: '{_VLLM}{_SKIPPED}'", []),
+        (f"(APIServer pid=1) INFO 10-15 10:03:05 [x.py:1] a tool said:{_VLLM}", []),
+        (f"the tool that was asked to look at it said, word for word:{_VLLM}{_SKIPPED}", []),
+    ],
+)
+def test_records_glued_together_are_both_read_and_quoted_ones_are_not(text: str, kinds: list[str]) -> None:
+    assert [fact.kind for fact in scan(text.encode() + b"\n").facts] == kinds
+
+
+def test_a_glued_record_has_its_own_process_and_the_wrappers_label() -> None:
+    first, second = unglue(parse_line(f"prefill-1  | {_VLLM}{_SKIPPED}")) or (None, None)
+
+    assert (first and first.message, second and second.pid, second and second.label) == (_MESSAGE, 7, "prefill-1")
 
 
 def test_records_of_ours_come_back_as_objects() -> None:

@@ -35,6 +35,10 @@ _PLAIN_HEADER: Final = re.compile(
     re.DOTALL,
 )
 _PROCESS: Final = re.compile(_PROCESSES)
+_GLUED: Final = re.compile(
+    r"(?<=\S)(?:\(\w{1,60} pid=\d{1,9}\) )?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[|"
+    r"(?:INFO|WARNING|ERROR): {2,}\S)"
+)
 _PROXY: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?) \[(\w+)\] ([\w.]+): (.*)", re.DOTALL)
 _PYTHON: Final = re.compile(
     r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?,? *-? *\[?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\]?:? "
@@ -108,6 +112,20 @@ def parse_line(raw: str) -> Line:
         stamp=_best_stamp(wrapping.stamp, line.stamp),
         repeated=wrapping.repeated,
     )
+
+
+def unglue(line: Line) -> tuple[Line, Line] | None:
+    """Return both records of a line that two processes wrote at once, the second right behind the first; None if one.
+
+    A quotation in the first may go on behind what looks like its end: nothing is split then.
+    """
+    quoted = re.search(r"[\"'`]", line.message)
+    match = _GLUED.search(line.message, 0, quoted.start() if quoted else len(line.message))
+    if line.origin != "vllm" or match is None:
+        return None
+    cut = match.start()
+    second = parse_line(line.message[cut:])._replace(label=line.label)
+    return line._replace(message=line.message[:cut]), second
 
 
 def _best_stamp(outer: float | None, inner: float | None) -> float | None:

@@ -18,7 +18,7 @@ from kvdiag.diagnosis import clock
 from kvdiag.diagnosis.calm import Skimmer
 from kvdiag.diagnosis.digest import Digest
 from kvdiag.diagnosis.facts import Fact, Scanned
-from kvdiag.diagnosis.lines import Line, parse_line
+from kvdiag.diagnosis.lines import Line, parse_line, unglue
 from kvdiag.diagnosis.partial import rejoin
 from kvdiag.diagnosis.patterns import PATTERNS, Pattern
 from kvdiag.diagnosis.text import neutralise
@@ -138,6 +138,15 @@ def _hit_lines(block: bytes) -> list[HitLine]:
 def _read(text: str, number: int, candidates: list[int], origins: Counter[str]) -> list[Fact]:
     line = parse_line(text)
     origins[line.origin] += 1
+    facts = _facts(line, text, number, candidates)
+    if len(facts) < len(candidates) and (glued := unglue(line)):
+        first = _facts(glued[0], text, number, candidates)
+        facts = [*first, *_facts(glued[1], text, number, candidates)] if first else facts
+    return facts * (1 + min(line.repeated, 1000)) if line.repeated else facts
+
+
+def _facts(line: Line, text: str, number: int, candidates: list[int]) -> list[Fact]:
+    """Return the facts of one record that stands in `text`, by the patterns that may fit it."""
     facts: list[Fact] = []
     for candidate in sorted(candidates) if len(candidates) > 1 else candidates:
         pattern = PATTERNS[candidate]
@@ -151,7 +160,7 @@ def _read(text: str, number: int, candidates: list[int], origins: Counter[str]) 
         if pattern.fixed:
             data.update(pattern.fixed)
         facts.append(Fact(pattern.kind, number, line.label, line.origin, line.pid, line.stamp, data, evidence))
-    return facts * (1 + min(line.repeated, 1000)) if line.repeated else facts
+    return facts
 
 
 def _evidence(line: Line, text: str) -> str:
