@@ -63,6 +63,5 @@ def test_every_kind_of_fact_is_handled_or_known_to_need_no_handling() -> None:
         "metadata_lost",
         "nixl_named",
         "retained",
-        "started",
         "bad_request",
     }

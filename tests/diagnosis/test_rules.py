@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from kvdiag.causes import CAUSES, OUTCOMES
 from kvdiag.diagnosis import Options, classify
 from kvdiag.diagnosis.rules import RULES, Rule
+from kvdiag.events import TurnRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvdiag.diagnosis.report import Report
+    from kvdiag.diagnosis.report import Report, Verdict
 
 P = "(EngineCore pid=2) {level} 10-14 09:{at} [f.py:1] {text}"
 _CONFIG = (
@@ -319,3 +321,46 @@ def test_a_hit_far_slower_than_others_is_never_passed_over(
     assert [(finding.cause, finding.confidence, finding.turns) for finding in report.findings] == found
     assert (report.turns.slow, report.turns.reused) == (slow, 11)
     assert sum(row.slow for row in report.per_turn or []) == slow
+
+
+_START_FAILED = (
+    "(EngineCore pid=5) ERROR 11-06 09:00:15 [core.py:1586] EngineCore failed to start.\n"
+    "(EngineCore pid=5) ERROR 11-06 09:00:15 [core.py:1586] ValueError: No available memory for the cache blocks.\n"
+    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+)
+_SERVES = "INFO:     Application startup complete.\n"
+_LATER_ERROR = "(EngineCore pid=5) ERROR 11-06 09:01:15 [x.py:1] ValueError: a request's own fault\n"
+
+
+def _verdict(tmp_path: Path, log: str) -> Verdict:
+    (tmp_path / "prefill.log").write_text("(APIServer pid=1) INFO 11-06 09:00:00 [x.py:1]   version 0.33.0\n" + log)
+    return classify([str(tmp_path)]).verdict
+
+
+def test_an_engine_that_does_not_start_is_named_with_its_exception(tmp_path: Path) -> None:
+    verdict = _verdict(tmp_path, _START_FAILED)
+    assert (verdict.cause, verdict.confidence) == ("upstream_error", "certain")
+    assert verdict.summary == "1 engine failed to start: ValueError: No available memory for the cache blocks."
+
+
+@pytest.mark.parametrize("log", [_START_FAILED + _SERVES, _SERVES + _LATER_ERROR])
+def test_a_start_that_succeeded_is_none_that_failed(tmp_path: Path, log: str) -> None:
+    assert _verdict(tmp_path, log).cause == "inconclusive"
+
+
+def test_what_the_doctor_asked_engines_directly_is_nobodys_turn(tmp_path: Path) -> None:
+    name = "chatcmpl-kvdiag-probe-0123456789abcdef-0000000a"
+    lines = [
+        f"(Worker pid=5) DEBUG 11-06 09:00:0{n} [x.py:1] {text} for request {name}"
+        for n, text in enumerate(("start_load_kv", "Finished recving KV transfer"))
+    ]
+    (tmp_path / "prefill.log").write_text("\n".join(lines).replace(name, f"{name} from remote engine e. ", 1) + "\n")
+    assert classify([str(tmp_path)], Options(turns=True)).per_turn == []
+
+
+def test_a_probe_that_the_router_saw_is_marked(tmp_path: Path) -> None:
+    record = TurnRecord(
+        ts="2026-11-29T20:00:05Z", request_id="kvdiag-probe-1", conversation="c", turn=1, status=200, cause="first_turn"
+    )
+    (tmp_path / "turns.jsonl").write_bytes(msgspec.json.encode(record) + b"\n")
+    assert [turn.probe for turn in classify([str(tmp_path)], Options(turns=True)).per_turn or []] == [True]

@@ -63,7 +63,8 @@ def _judge_turns(book: Casebook, summary: Summary, options: Options) -> list[Tur
     rows = []
     for turn, found in zip(turns, judged, strict=True):
         known = summary.count(turn, found, baseline)
-        if options.turns:
+        # What the doctor asks engines directly is nobody's turn: it has a row only where something is known of it.
+        if options.turns and (known.faults or not turn.is_probe or outcome(turn) is not None):
             rows.append(row(turn, known, baseline))
     return rows
 
@@ -118,6 +119,8 @@ def _verdict(book: Casebook, findings: list[Tally], summary: Summary, missing: l
 
 
 def _summary(tally: Tally) -> str:
+    if tally.summary is not None:
+        return tally.summary
     cause = CAUSES[tally.cause]
     meaning = cause.details.get(tally.detail or "", cause.meaning)
     turns = f"{tally.turns} turn{'s' if tally.turns != 1 else ''}: " if tally.turns else ""

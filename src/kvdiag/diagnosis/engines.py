@@ -71,6 +71,10 @@ class EngineLog:
     starts: int = 0
     stopping: bool = False
     """Somebody stopped the process: what its parts say about each other from now on is no fault."""
+    serving: bool = False
+    """It came up; an exception from now on is not about its start."""
+    raised: tuple[str, Evidence] | None = None
+    """The first exception before it served, and its line."""
     fine: bool = False
     """Its stamps show fractions of a second."""
     is_vllm: bool = False

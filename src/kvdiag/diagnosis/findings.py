@@ -33,6 +33,9 @@ class Tally:
     lost_tokens: int | None = None
     lost_seconds: float | None = None
     evidence: list[Evidence] = field(default_factory=list)
+    summary: str | None = None
+    """What to say instead of the cause's meaning, where a rule knows better."""
+    next_step: str | None = None
 
     def add(self, confidence: Confidence, evidence: Iterable[Evidence], *, turns: int = 1) -> None:
         """Count further turns; the best confidence of any of them is the tally's."""
@@ -65,7 +68,7 @@ class Tally:
             lost_tokens=self.lost_tokens,
             lost_seconds=None if self.lost_seconds is None else round(self.lost_seconds, 3),
             evidence=choose(self.evidence),
-            next_step=CAUSES[self.cause].remedy(self.detail),
+            next_step=self.next_step or CAUSES[self.cause].remedy(self.detail),
             runbook=self.cause,
         )
 

@@ -48,6 +48,7 @@ def row(turn: Turn, known: Judged, baseline: Baseline) -> TurnReport:
         cause=fault.cause if fault else ended or "unexplained",
         detail=fault.detail if fault else None,
         confidence=fault.confidence if fault else "certain" if ended else "possible",
+        probe=turn.is_probe,
         slow=known.slow,
         lost_tokens=turn.tokens_lost,
         lost_seconds=lost_s(turn, fault, baseline) if fault else None,

@@ -14,6 +14,7 @@ from kvdiag.diagnosis.replay import Replay
 from kvdiag.diagnosis.report import Evidence
 from kvdiag.diagnosis.series import Series, load_sample, transfer_sample
 from kvdiag.diagnosis.snapshots import read_sample
+from kvdiag.diagnosis.text import neutralise
 from kvdiag.diagnosis.turns import Mark, Turn
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _QUOTED: Final = re.compile(r"'([^']{1,300})'")
 _SERVING: Final = re.compile(r"/(?:v1/)?(?:chat/completions|completions|responses|messages|inference|generate)")
 _MAX_TYPES: Final = 64
+_MAX_REASON: Final = 160
 
 
 class Seen(NamedTuple):
@@ -193,6 +195,24 @@ def _engine_named(seen: Seen) -> None:
 def _process_started(seen: Seen) -> None:
     seen.engine.starts += 1
     seen.engine.stopping = False
+
+
+def _serving(seen: Seen) -> None:
+    """Forget a start that failed: a later one did not."""
+    seen.engine.serving = True
+    seen.engine.notes.pop("start_failed", None)
+
+
+def _raised(seen: Seen) -> None:
+    """Keep what ended a start: the first exception of a process that does not serve yet."""
+    if not seen.engine.serving:
+        text = neutralise(f"{seen.data['error']}: {seen.data['text']}", _MAX_REASON)
+        seen.engine.raised = seen.engine.raised or (text, seen.evidence)
+
+
+def _start_failed(seen: Seen) -> None:
+    seen.engine.serving = False
+    seen.note()
 
 
 def _stopping(seen: Seen) -> None:
@@ -397,6 +417,9 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "bidirectional_on": _bidirectional_on,
     "engine_named": _engine_named,
     "process_started": _process_started,
+    "started": _serving,
+    "start_failed": _start_failed,
+    "raised": _raised,
     "no_connector": _note,
     "nixl_missing": _note,
     "invalid_params": _note,

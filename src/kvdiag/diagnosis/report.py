@@ -131,6 +131,8 @@ class TurnReport(msgspec.Struct, kw_only=True):
     detail: str | None = None
     confidence: Confidence
     slow: bool = False
+    probe: bool = False
+    """Sent by `kvdiag doctor`."""
     status: int | None = None
     stream: bool | None = None
     prompt_tokens: int | None = None

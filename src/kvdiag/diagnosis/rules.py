@@ -256,6 +256,22 @@ def _long_prompts(book: Casebook, tallies: Tallies) -> list[Tally]:
 # -- errors -----------------------------------------------------------------------------------------------------
 
 
+def _failed_starts(book: Casebook, tallies: Tallies) -> list[Tally]:
+    """Find engines that did not come up: nothing they would have served can be judged."""
+    engines = [engine for engine in book.engines if engine.notes.get("start_failed")]
+    if not engines or ("upstream_error", None) in tallies:
+        return []
+    raised = [engine.raised for engine in engines if engine.raised is not None]
+    lines = [*(line for _, line in raised), *_notes(engines, "start_failed")]
+    tally = _tally("upstream_error", None, "certain", 0, lines)
+    several = "s" if len(engines) > 1 else ""
+    tally.summary = f"{len(engines)} engine{several} failed to start" + "".join(f": {text}" for text, _ in raised[:1])
+    tally.next_step = (
+        "mend what the exception in the evidence says, and start the engine again; until then its role serves nothing"
+    )
+    return [tally]
+
+
 def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
     """Errors that no cause explains: an engine that died, a router that reached none, bare 5xx answers."""
     dead = _notes(book.engines, "fatal", "crash", "stalled")
@@ -442,6 +458,7 @@ RULES: Final = (
         _has_answers,
         _upstream_errors,
     ),
+    Rule("starts", ("upstream_error",), "an engine's log from its start on", _has_answers, _failed_starts),
     Rule("prefix_unchanged", ("prefix_diverged",), "kvdiag's turn log or event log", _has_matches, _nothing),
 )
 """Every rule, in the order in which they judge."""

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from kvdiag.events import TurnRecord
 
 _MAX_MARKS: Final = 3
+PROBE: Final = "kvdiag-probe-"
+"""How the request ids of `kvdiag doctor` begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ class Turn:
     """How it ended by its router's word, where that line was only counted."""
     record: TurnRecord | None = None
     record_at: Evidence | None = None
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether `kvdiag doctor` sent it."""
+        return self.id.startswith(PROBE)
 
     @property
     def first_token_s(self) -> float | None:

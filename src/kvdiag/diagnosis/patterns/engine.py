@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvdiag.diagnosis.patterns.base import ACCESS, ERROR_STATUS, ID, PEER, pattern
+from kvdiag.diagnosis.patterns.base import ACCESS, ERROR_STATUS, ID, PEER, RAISED, TRACE, pattern
 
 CONFIG: Final = (
     pattern(
@@ -211,6 +211,38 @@ ENDING: Final = (
         r"(?:Worker proc|Engine core proc|EngineCore|Core|Process)\b.{0,120} died unexpectedly",
         "Worker proc VllmWorker-0 died unexpectedly, shutting down executor.",
         "vLLM multiproc_executor.py",
+    ),
+    pattern(
+        "start_failed",
+        " failed to start.",
+        r"(?:EngineCore|WorkerProc) failed to start\.",
+        "EngineCore failed to start.",
+        "vLLM v1/engine/core.py, multiproc_executor.py",
+    ),
+    pattern(
+        "start_failed",
+        "Engine core initialization failed",
+        RAISED + r"RuntimeError: Engine core initialization failed",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+        "vLLM v1/engine/utils.py",
+        TRACE,
+    ),
+    pattern(
+        "start_failed",
+        "] error while attempting to bind on address",
+        r"\[Errno 98\] error while attempting to bind on address",
+        "[Errno 98] error while attempting to bind on address ('0.0.0.0', 8200): address already in use",
+        "uvicorn",
+        ACCESS,
+    ),
+    pattern(
+        "raised",
+        "Error: ",
+        RAISED
+        + r"(?P<error>(?:Value|Runtime|OS|Import|Key|Type|Assertion|FileNotFound|Permission|OutOfMemory|Validation)Error): (?P<text>.{1,300})",
+        "ValueError: To serve at least one request with the model's max seq len (131072), 16.00 GiB KV cache is needed",
+        "Python, last line of a traceback",
+        TRACE,
     ),
     pattern(
         "stopping",

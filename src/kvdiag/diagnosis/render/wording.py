@@ -157,7 +157,7 @@ def turn_cells(turn: TurnReport) -> tuple[str, ...]:
         neutral(turn.ts or UNKNOWN),
         neutral(turn.conversation or UNKNOWN),
         count(turn.turn),
-        neutral(turn.request_id),
+        neutral(turn.request_id) + (" (doctor's probe)" if turn.probe else ""),
         cause_name(turn.cause, turn.detail),
         turn.confidence,
         "slow" if turn.slow else "",
