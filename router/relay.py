@@ -69,6 +69,8 @@ class Relay:
                 await self._kept
                 self._release(self._kept)
         except EngineError:
+            if self._kept is not None:  # the handle is kept: another engine's answer would not be the one that it is of
+                self._release(self._kept)
             if self.first_at is not None:
                 connection.finish(error_event(self._api.path, 502, "the engine ended the stream early"))
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.router.harness import Act, run, running
+from tests.router.harness import Act, chunk, run, running, sse
 
 
 @pytest.mark.parametrize("when", ["at once", "at the end of the stream", "later"])
@@ -36,6 +36,25 @@ def test_the_end_of_a_stream_waits_for_the_store(when: str, monkeypatch: pytest.
                 assert reply.body.endswith(b"data: [DONE]\n\n")
                 assert reply.body.count(b"data: ") == 6
                 assert kept[-1].done()
+
+    run(scenario())
+
+
+def test_an_answer_whose_handle_is_kept_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(decodes=2) as stack:
+            loop = asyncio.get_running_loop()
+            kept: asyncio.Future[None] = loop.create_future()
+            monkeypatch.setattr(stack.router.services.ledger._store, "put", lambda *_: kept)
+            events = [sse(chunk({"content": "Hello there"}, "stop", kv_transfer_params=stack.decode.handle()))]
+            for decode in stack.decodes:
+                decode.acts.append(Act(events=[*events, b"data: [DONE]\n\n"], drop_after=1))
+            reply = await stack.chat("hi", stream=True)
+            kept.set_result(None)
+            await asyncio.sleep(0)
+            assert reply.body.startswith(events[0][:20])
+            assert b"the engine ended the stream early" in reply.body
+            assert sum(len(decode.turns) for decode in stack.decodes) == 1
 
     run(scenario())
 
