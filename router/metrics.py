@@ -87,7 +87,7 @@ class RouterMetrics:
         child.observe(record.ttft_s)
 
     def _tokens(self, record: TurnRecord) -> None:
-        for source in ("local", "remote", "computed", "lost"):
-            count: int | None = getattr(record, f"{source}_tokens")
+        counts = record.local_tokens, record.remote_tokens, record.computed_tokens, record.lost_tokens
+        for source, count in zip(("local", "remote", "computed", "lost"), counts, strict=True):
             if count:
                 self._counter("kvdiag_prompt_tokens_total", source).inc(count)
