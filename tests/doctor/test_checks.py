@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,6 +127,33 @@ def test_each_fault_is_found_and_comes_with_a_remedy(check: str, broken: Site, s
     assert result.state == "problem", result.seen
     assert seen in result.seen
     assert result.remedy
+
+
+FAILED = "vllm:nixl_num_failed_transfers_total"
+
+
+def failing(failed: float, transfers: float | None = None) -> Site:
+    page = f"{FAILED} {failed}\nprocess_start_time_seconds 1\n"
+    if transfers is not None:
+        page += f"vllm:nixl_xfer_time_seconds_count {transfers}\n"
+    return site(None, service("prefill", page))
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "state", "seen"),
+    [
+        (failing(7, 10_000), failing(5, 10_000), "problem", "while this ran: vllm:nixl_num_failed_transfers_total +2"),
+        (failing(5, 10_000), failing(5, 9_000), "ok", "since its start"),
+        (failing(500, 10_000), failing(500, 10_000), "problem", "none while this ran"),
+        (failing(5), None, "problem", "since its start"),
+        (failing(5, 10_000), None, "ok", "since its start"),
+        (failing(0), None, "ok", "no failed transfer since start"),
+    ],
+)
+def test_failures_count_when_they_happen_or_are_many(now: Site, before: Site | None, state: str, seen: str) -> None:
+    result = CHECKS[-1].run(dataclasses.replace(now, earlier=before))
+    assert (result.check, result.state) == ("failures", state)
+    assert seen in result.seen
 
 
 @pytest.mark.parametrize(("router", "state"), [("475", "ok"), ("475.1", "problem")])

@@ -27,6 +27,42 @@ def outcomes(
     return {result.check: result for result in probe(site, model=model, timeout_s=5)}
 
 
+def all_of(prefills: list[Fake], decodes: list[Fake]) -> list[Result]:
+    site = observe(None, [fake.url for fake in prefills], [fake.url for fake in decodes], api_key=None, timeout_s=5)
+    return probe(site, model="tiny", timeout_s=5)
+
+
+def netloc(fake: Fake) -> str:
+    return fake.url.partition("://")[2]
+
+
+def test_every_pair_is_tried_and_the_broken_ones_are_named(serve: Callable[[Fake], Fake]) -> None:
+    prefills = [serve(Engine()), serve(Engine())]
+    decodes = [serve(Engine(role="decode")), serve(Engine(role="decode", bidirectional=False))]
+    good, bad = [result for result in all_of(prefills, decodes) if result.check == "reuse"]
+    assert (good.state, bad.state) == ("ok", "problem")
+    assert all(f"{netloc(prefill)}+{netloc(decodes[0])}" in good.seen for prefill in prefills)
+    assert all(f"{netloc(prefill)}+{netloc(decodes[1])}" in bad.seen for prefill in prefills)
+
+
+def test_a_router_that_works_does_not_hide_a_broken_pair(serve: Callable[[Fake], Fake]) -> None:
+    router = serve(Router())
+    engines = [serve(Engine()), serve(Engine(role="decode", bidirectional=False))]
+    site = observe(router.url, [engines[0].url], [engines[1].url], api_key=None, timeout_s=5)
+    states = [result.state for result in probe(site, model="tiny", timeout_s=5) if result.check == "reuse"]
+    assert states == ["ok", "problem"]
+
+
+def test_many_pairs_are_bounded_and_the_rest_is_said(
+    serve: Callable[[Fake], Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvdiag.doctor.proof.MOST_PAIRS", 3)
+    prefills, decodes = [serve(Engine()) for _ in range(2)], [serve(Engine(role="decode")) for _ in range(3)]
+    *_, last = all_of(prefills, decodes)
+    assert (last.state, "3 of 6 pairs" in last.seen) == ("not evaluated", True)
+    assert all(fake.asked for fake in prefills + decodes)
+
+
 @pytest.mark.parametrize("connector", ["kvdiag", "stock"])
 def test_driven_by_hand_a_read_back_is_proven(serve: Callable[[Fake], Fake], connector: str) -> None:
     cause = "remote_hit" if connector == "kvdiag" else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
@@ -18,6 +20,7 @@ from kvdiag.errors import ExitCode, InputError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_LOOK_S: Final = 10.0
 _STYLES: Final = {"ok": "green", "problem": "bold red", "not evaluated": "yellow"}
 
 
@@ -56,18 +59,22 @@ def command(
     """Check a running deployment, then prove that a second turn is read back.
 
     Every check says ok, problem (with a remedy), or not evaluated (with what it needs). The probe sends two short
-    completions through the router, and drives prefill and decode by hand, to name the link that is broken. Exits 0
+    completions through the router, and drives every prefill with every decode by hand, up to 16 pairs, to name the link
+    that is broken. Exits 0
     when reuse is proven and nothing is wrong, 1 on problems, 3 when too little could be evaluated, 4 when nothing
     answers.
     """
     if not (router or prefill or decode):
         raise InputError("nothing to check; give --router, --prefill or --decode")
-    site = observe(router, prefill, decode, api_key=api_key, timeout_s=min(timeout, 10.0))
+    look = partial(observe, router, prefill, decode, api_key=api_key, timeout_s=min(timeout, _LOOK_S))
+    site = look()
     if all(service.problem for service in site.services):
         raise UnavailableError("; ".join(f"{service.name}: {service.problem}" for service in site.services))
-    results = [check.run(site) for check in CHECKS]
+    results = [check.run(site) for check in CHECKS if not check.last]
     if probes:
         results += probe(site, model=model, timeout_s=timeout)
+        site = replace(look(), earlier=site)
+    results += [check.run(site) for check in CHECKS if check.last]
     click.echo(_shown(results, output), nl=False)
     return _exit_code(results)
 

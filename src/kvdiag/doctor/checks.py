@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -19,6 +20,13 @@ READER_MARGIN_S: Final = 5.0
 """vLLM declines a read when less than this is left of decode's TTL."""
 CLOCK_TOLERANCE_S: Final = 2.0
 """Dates come in whole seconds; beyond this, joining logs by time goes wrong."""
+_FAILURES: Final = (
+    "vllm:nixl_num_failed_transfers_total",
+    "kvdiag_transfer_failures_total",
+    "kvdiag_connector_errors_total",
+)
+_MANY_FAILED: Final = 0.01
+"""Share of an engine's transfers since its start."""
 _COMPARED: Final = ("ttl_seconds", "recompute_threshold", "nixl")
 
 
@@ -64,6 +72,8 @@ class Check:
     asks: str
     remedy: str
     judge: Callable[[Site], Answer]
+    last: bool = False
+    """It compares with an earlier look, so that it has to come after everything else."""
 
     def run(self, site: Site) -> Result:
         """Return the outcome for this site."""
@@ -194,17 +204,40 @@ def clocks(site: Site) -> Answer:
 
 
 def failures(site: Site) -> Answer:
-    """Judge whether engines counted failed transfers or errors of the connector since they started."""
-    counters = (
-        "vllm:nixl_num_failed_transfers_total",
-        "kvdiag_transfer_failures_total",
-        "kvdiag_connector_errors_total",
-    )
-    counted = {(engine.name, name): engine.number(name) for engine in site.engines for name in counters}
-    if not any(value is not None for value in counted.values()):
+    """Judge whether engines count failed transfers or errors of the connector: now, or too many since they started."""
+    counted = [
+        (engine, name, count)
+        for engine in site.engines
+        for name in _FAILURES
+        if (count := engine.number(name)) is not None
+    ]
+    if not counted:
         return not_evaluated("the NIXL series of an engine")
-    bad = [f"{name} = {value:g} on {engine}" for (engine, name), value in counted.items() if value]
-    return problem("; ".join(bad)) if bad else ok("no failed transfer since start")
+    rising = [
+        f"{name} +{rise:g} on {engine.name}"
+        for engine, name, count in counted
+        if (rise := count - site.before(engine, name)) > 0
+    ]
+    if site.earlier is not None and rising:
+        return problem(f"while this ran: {'; '.join(rising)}")
+    bad = [(engine, name, count) for engine, name, count in counted if count]
+    if not bad:
+        return ok("no failed transfer since start")
+    seen = "; ".join(
+        f"{name} = {count:g} on {engine.name} since its start{_age(engine)}" for engine, name, count in bad
+    )
+    quiet = ", none while this ran" if site.earlier is not None else ""
+    return problem(seen + quiet) if any(_many(engine, count) for engine, _, count in bad) else ok(f"few: {seen}{quiet}")
+
+
+def _many(engine: Service, failed: float) -> bool:
+    transfers = engine.number("vllm:nixl_xfer_time_seconds_count")
+    return transfers is None or failed >= _MANY_FAILED * (transfers + failed)
+
+
+def _age(engine: Service) -> str:
+    started = engine.number("process_start_time_seconds")
+    return f" {(time.time() - started) / 3600:.1f} h ago" if started else ""
 
 
 def decode_ttl(engine: Service) -> float | None:
@@ -287,6 +320,12 @@ CHECKS: Final = (
     Check("ttl_order", "Does the router let go before decode?", CAUSES["expired_remote_read"].remedy(), ttl_order),
     Check("store", "Does the handle store answer?", "start the store that the router names in its log", store),
     Check("clocks", "Do the clocks agree?", "synchronise the hosts (chrony, ntpd)", clocks),
-    Check("failures", "Have transfers failed since start?", CAUSES["transfer_failed"].remedy(), failures),
+    Check(
+        "failures",
+        "Do transfers fail: now, or many since start?",
+        CAUSES["transfer_failed"].remedy(),
+        failures,
+        last=True,
+    ),
 )
 """Every check that needs no request of its own, in the order in which to read them."""

@@ -30,6 +30,11 @@ class Pair:
     addresses: list[tuple[str, int]] = field(default_factory=list)
     """The side channels that the engines have named so far."""
 
+    @property
+    def name(self) -> str:
+        """Return how to call it in a message."""
+        return f"{_netloc(self.prefill)}+{_netloc(self.decode)}"
+
     def read_back(self) -> Result:
         """Hold a conversation of two turns; return whether the second one was read back."""
         opening = self.speaker.opening()
@@ -96,6 +101,10 @@ class Pair:
         if second.params:  # nobody else would read these blocks: their lapse would look like a fault in prefill's log
             self.speaker.complete(self.decode, prompt, limit=1, params=second.params)
         return second
+
+
+def _netloc(service: Service) -> str:
+    return service.server.url.partition("://")[2]
 
 
 def _address(params: dict[str, Any]) -> list[tuple[str, int]]:

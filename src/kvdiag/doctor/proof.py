@@ -12,23 +12,28 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.doctor import readback
-from kvdiag.doctor.checks import Result, judged, needs
+from kvdiag.doctor.checks import Result, State, judged, needs
 from kvdiag.doctor.conversation import BrokenLinkError, Speaker
 from kvdiag.doctor.pair import Pair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kvdiag.doctor.samples import Samples
     from kvdiag.doctor.site import Service, Site
 
+MOST_PAIRS: Final = 16
+"""More pairs than this take too long; each engine is still in one of them, up to as many engines."""
 _DEFAULT_THRESHOLD: Final = 64
 _DEFAULT_BLOCK: Final = 16
 _TURNS: Final = "kvdiag_turns_total"
 
 
 def probe(site: Site, *, model: str | None, timeout_s: float) -> list[Result]:
-    """Return whether a second turn is read back, streamed answers carry handles and side channels can be reached."""
+    """Return whether a second turn is read back, streamed answers carry handles and side channels can be reached.
+
+    Every prefill is tried with every decode, up to `MOST_PAIRS` pairs.
+    """
     alive = [service for service in site.services if not service.problem]
     named = model or next((service.model for service in alive if service.model), None)
     if named is None:
@@ -36,19 +41,50 @@ def probe(site: Site, *, model: str | None, timeout_s: float) -> list[Result]:
     speaker = Speaker(named, _tokens(site), timeout_s)
     router = site.router if site.router in alive else None
     through = _guarded("reuse", lambda: _through_router(speaker, router, site)) if router else None
-    pair = _pair(speaker, site)
-    if pair is None:
+    pairs = pairs_of(speaker, site)
+    if not pairs:
         reuse = through or needs("reuse", "the router, or prefill and decode")
         return [reuse, *(needs(check, "prefill and decode") for check in ("streaming_handles", "side_channel"))]
-    by_hand = _guarded("reuse", pair.read_back)
-    streaming = _guarded("streaming_handles", pair.streamed_handle)
-    return [_joined(through, by_hand), streaming, pair.side_channel(met=by_hand.state == "ok")]
+    by_hand = [_guarded("reuse", pair.read_back) for pair in pairs]
+    streaming = {pair.decode.name: pair for pair in reversed(pairs)}.values()
+    met = [pair.side_channel(met=result.state == "ok") for pair, result in zip(pairs, by_hand, strict=True)]
+    return [
+        *_joined(through, _told(pairs, by_hand)),
+        *_told(list(streaming), [_guarded("streaming_handles", pair.streamed_handle) for pair in streaming]),
+        *_told(pairs, met),
+        *_untried(site, len(pairs)),
+    ]
 
 
-def _pair(speaker: Speaker, site: Site) -> Pair | None:
-    prefill = next((engine for engine in site.prefills if not engine.problem), None)
-    decode = next((engine for engine in site.decodes if not engine.problem), None)
-    return Pair(speaker, prefill, decode) if prefill and decode else None
+def _untried(site: Site, tried: int) -> list[Result]:
+    possible = sum(not p.problem for p in site.prefills) * sum(not d.problem for d in site.decodes)
+    if possible <= tried:
+        return []
+    return [needs("reuse", f"another run with fewer engines: {tried} of {possible} pairs were tried")]
+
+
+def pairs_of(speaker: Speaker, site: Site) -> list[Pair]:
+    """Return the pairs to drive by hand: every engine that answers at least once before any twice, then the rest."""
+    prefills = [engine for engine in site.prefills if not engine.problem]
+    decodes = [engine for engine in site.decodes if not engine.problem]
+    if not prefills or not decodes:
+        return []
+    longer = max(len(prefills), len(decodes))
+    order = ((at % len(prefills), (at + shift) % len(decodes)) for shift in range(longer) for at in range(longer))
+    return [Pair(speaker, prefills[p], decodes[d]) for p, d in list(dict.fromkeys(order))[:MOST_PAIRS]]
+
+
+def _told(pairs: Sequence[Pair], results: Sequence[Result]) -> list[Result]:
+    """Return the results, of several pairs each with its name, those that are alike as one."""
+    if len(pairs) == 1:
+        return list(results)
+    alike: dict[tuple[str, State, str, str], list[str]] = {}
+    for pair, result in zip(pairs, results, strict=True):
+        alike.setdefault((result.check, result.state, result.seen, result.remedy), []).append(pair.name)
+    return [
+        Result(check=check, state=state, seen=f"{seen} [{', '.join(names)}]", remedy=remedy)
+        for (check, state, seen, remedy), names in alike.items()
+    ]
 
 
 def _tokens(site: Site) -> int:
@@ -95,11 +131,12 @@ def _cause_counted(router: Service, before: Samples) -> Result:
     return judged(risen[0][0], risen[0][1] or None, "through the router")
 
 
-def _joined(through: Result | None, by_hand: Result) -> Result:
+def _joined(through: Result | None, by_hand: list[Result]) -> list[Result]:
     """Return the router's result, with what driving by hand adds about where it fails."""
     if through is None or through.state == "ok":
-        return through or by_hand
-    if by_hand.state == "ok" and through.state == "problem":
+        broken = [result for result in by_hand if result.state == "problem"]
+        return [through, *broken] if through is not None else by_hand
+    if through.state == "problem" and all(result.state == "ok" for result in by_hand):
         through.seen += "; driven by hand, the engines read back: the router is the broken link"
-        return through
-    return by_hand if by_hand.state == "problem" else through
+        return [through]
+    return [result for result in by_hand if result.state == "problem"] or [through]

@@ -50,6 +50,13 @@ class Site:
     router: Service | None
     prefills: tuple[Service, ...]
     decodes: tuple[Service, ...]
+    earlier: Site | None = None
+    """The same deployment some time before."""
+
+    def before(self, service: Service, name: str) -> float:
+        """Return what a metric of a service was at the earlier look; 0 where there was none."""
+        earlier = self.earlier.engines if self.earlier is not None else ()
+        return next((known.number(name) or 0.0 for known in earlier if known.name == service.name), 0.0)
 
     @property
     def engines(self) -> tuple[Service, ...]:
