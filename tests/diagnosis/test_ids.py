@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvdiag.diagnosis.casebook import Casebook
 from kvdiag.diagnosis.ids import MAX_ID_CHARS, external_id
 
 
@@ -33,3 +34,38 @@ def test_an_id_printed_before_the_suffix_is_added_keeps_its_end() -> None:
 @given(st.text())
 def test_ids_of_strangers_are_bounded(text: str) -> None:
     assert len(external_id(text)) <= MAX_ID_CHARS
+
+
+P, D = ("prefill.log", 7), ("decode.log", 8)
+
+
+@pytest.mark.parametrize(
+    ("told", "turns"),
+    [
+        ([("chatcmpl-a-0000000a", P), ("chatcmpl-a-0000000b", D), ("a", None)], ["a"]),
+        ([("chatcmpl-a-0000000a", P), ("chatcmpl-a-0000000a", P), ("a", None)], ["a"]),
+        ([("chatcmpl-run-deadbeef", P), ("run-deadbeef", None)], ["run-deadbeef"]),
+        ([("run-deadbeef", None), ("chatcmpl-run-deadbeef", P)], ["run-deadbeef"]),
+        ([("chatcmpl-run-deadbeef", P), ("chatcmpl-run-cafebabe", P)], ["run", "run-cafebabe"]),
+        (
+            [
+                ("chatcmpl-run-deadbeef", P),
+                ("chatcmpl-run-cafebabe", P),
+                ("run-cafebabe", None),
+                ("run-deadbeef", None),
+            ],
+            ["run-cafebabe", "run-deadbeef"],
+        ),
+        ([("chatcmpl-run-deadbeef-0000000a", P), ("run-deadbeef", None)], ["run-deadbeef"]),
+        ([("cmpl-job-0-0000000a", P), ("cmpl-job-1-0000000b", P)], ["job"]),
+    ],
+)
+def test_a_suffix_is_taken_off_where_engines_add_one(
+    told: list[tuple[str, tuple[str, int] | None]], turns: list[str]
+) -> None:
+    book = Casebook()
+    for spelling, teller in told:
+        turn = book.named(spelling) if teller is None else book.request(spelling, teller)
+        assert book.turns[turn.id] is turn
+
+    assert sorted(book.turns) == turns

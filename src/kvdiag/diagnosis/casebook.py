@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.diagnosis import clock
 from kvdiag.diagnosis.conversations import RouterEvent, look_ups
 from kvdiag.diagnosis.engines import EngineLog
-from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.ids import external_id, spellings
 from kvdiag.diagnosis.judge import judge
 from kvdiag.diagnosis.latency import Baseline
 from kvdiag.diagnosis.patterns import PATTERNS
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.parameters import EngineConfig
     from kvdiag.diagnosis.replay import Replay
     from kvdiag.diagnosis.report import Evidence
+    from kvdiag.diagnosis.turns import Teller
 
 MAX_TURNS: Final = 20_000
 MAX_EVENTS: Final = 40_000
@@ -217,6 +218,28 @@ class Casebook:
                 _, oldest = self.turns.popitem(last=False)
                 self.closed.count(oldest, judge(oldest, self), _NO_BASELINE)
         return turn
+
+    def request(self, engine_id: str, teller: Teller | None = None) -> Turn:
+        """Return the turn that an engine's line names, by its id without the suffix that engines add.
+
+        An engine that adds none gives itself away where one process spells two requests alike but for that end.
+        """
+        likely, whole = spellings(engine_id)
+        turn = self.turns.get(whole) or self.turn(likely)
+        if teller is None or whole in {likely, turn.id} or len(turn.spelled) >= _MAX_PIDS:
+            return turn
+        known = turn.spelled.setdefault(teller, whole)
+        return self.turn(whole) if known != whole and known[:-8] == whole[:-8] else turn
+
+    def named(self, turn_id: str) -> Turn:
+        """Return the turn of an id that has no suffix: where engines spell one the same, theirs had none either."""
+        likely = external_id(turn_id)
+        turn = self.turns.get(likely)
+        if turn is not None and turn_id not in self.turns and turn_id in turn.spelled.values():
+            del self.turns[likely]
+            turn.id = turn_id
+            self.turns[turn_id] = turn
+        return self.turn(turn_id)
 
     def wants(self, handle: str, turn_id: str) -> None:
         """Note that a turn was to read the blocks of this request on decode."""

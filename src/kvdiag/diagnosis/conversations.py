@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.ids import spellings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,6 +116,6 @@ def _lost(event: RouterEvent, stored: RouterEvent, number: int) -> Outcome:
 def _still_running(previous: RouterEvent, later: Sequence[RouterEvent]) -> bool:
     """Tell whether the turn before had not ended yet: its handle is stored only later on."""
     return any(
-        event.kind == "stored" and event.handle is not None and external_id(event.handle) == previous.turn
+        event.kind == "stored" and event.handle is not None and previous.turn in spellings(event.handle)
         for event in later[:16]
     )

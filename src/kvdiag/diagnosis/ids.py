@@ -1,7 +1,8 @@
 """Request ids: one turn has several spellings, this module knows which belong together.
 
 The router's X-Request-Id becomes `chatcmpl-<id>` in the API server (`cmpl-<id>-<n>` for completions,
-`generate-tokens-<id>` for tokens in), and since about 0.14 each engine appends eight random hex digits of its own.
+`generate-tokens-<id>` for tokens in), and since about 0.14 each engine appends eight random hex digits of its own,
+unless VLLM_DISABLE_REQUEST_ID_RANDOMIZATION is set: then ids that callers end like that are whole.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ def external_id(engine_id: str, *, suffixed: bool = True) -> str:
         text = _INDEX.sub("", text)
     prefix = _PREFIX.match(text)
     return text[prefix.end() :] if prefix else text
+
+
+def spellings(engine_id: str) -> tuple[str, str]:
+    """Return the external ids that an engine's id may stand for: the likely one, and the one where no suffix was added.
+
+    They are the same where the id does not end like one with a suffix.
+    """
+    return external_id(engine_id), external_id(engine_id, suffixed=False)
 
 
 def addressed(turn_id: str) -> tuple[str, str] | None:

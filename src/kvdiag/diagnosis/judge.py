@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES, OUTCOMES, Confidence
-from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.ids import spellings
 from kvdiag.diagnosis.split import COARSE_S, router_s
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ def _turned_away(turn: Turn) -> bool:
 
 def _support(turn: Turn, book: Casebook) -> list[Evidence]:
     """Return the effects, and what became of the blocks on decode: the turn's own and those that it was to read."""
-    held = external_id(turn.handle) if turn.handle else turn.id
-    ended = [book.ended[owner] for owner in dict.fromkeys((turn.id, held)) if owner in book.ended]
-    owner = book.turns.get(held)
+    held = spellings(turn.handle) if turn.handle else (turn.id,)
+    ended = [book.ended[owner] for owner in dict.fromkeys((turn.id, *held)) if owner in book.ended]
+    owner = next((book.turns[name] for name in held if name in book.turns), None)
     other = owner.evidence("released") if owner is not None and owner is not turn else []
     return [*turn.evidence(*EFFECTS, "released"), *ended, *other, *turn.evidence("handle_sent")]
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis.digest import REUSED, length_class
-from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.ids import spellings
 from kvdiag.diagnosis.options import FELT_S
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ def long_turns(turns: Iterable[Turn]) -> list[Turn]:
     added = {
         turn.id: (turn.blocks or 0) - (known[before].blocks or 0)
         for turn in hits
-        if (before := external_id(turn.handle or "")) in known
+        for before in spellings(turn.handle or "")
+        if before in known
     }
     if len(added) < _ENOUGH:
         return []

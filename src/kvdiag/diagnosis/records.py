@@ -44,7 +44,7 @@ def _add_turn(seen: Seen, record: TurnRecord | None) -> None:
         seen.note("invalid_record")
         return
     seen.engine.counts["turn_records"] += 1
-    turn = seen.book.turn(external_id(record.request_id, suffixed=False))
+    turn = seen.book.named(external_id(record.request_id, suffixed=False))
     turn.record, turn.record_at = record, seen.evidence
     turn.conversation, turn.number = record.conversation, record.turn
     turn.prefill_s = record.prefill_s
@@ -56,7 +56,7 @@ def _add_event(seen: Seen, event: KvEvent | None) -> None:
         return
     seen.engine.votes[event.role] += 1
     seen.engine.counts[f"event_{event.kind}"] += 1
-    turn = seen.book.turn(external_id(event.request_id))
+    turn = seen.book.request(event.request_id)
     turn.mark(f"event_{event.kind}", Mark(seen.evidence, seen.engine, seen.fact.stamp, {"event": event}))
     if event.remote_request_id and event.role == "prefill":
         turn.handle = turn.handle or event.remote_request_id

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kvdiag.diagnosis import clock, parameters, records, routing
 from kvdiag.diagnosis.conversations import EventKind, RouterEvent
 from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog, Failure
-from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.ids import external_id, spellings
 from kvdiag.diagnosis.judge import SLOW_HANDSHAKE_S
 from kvdiag.diagnosis.replay import Replay
 from kvdiag.diagnosis.report import Evidence
@@ -46,7 +46,14 @@ class Seen(NamedTuple):
 
     def turn(self, *, suffixed: bool = True) -> Turn:
         """Return the turn that the fact names."""
-        return self.book.turn(external_id(self.data["id"], suffixed=suffixed))
+        if suffixed:
+            return self.request(self.data["id"])
+        return self.book.named(external_id(self.data["id"], suffixed=False))
+
+    def request(self, engine_id: str) -> Turn:
+        """Return the turn of an id as the fact's engine spells it."""
+        pid = self.fact.pid
+        return self.book.request(engine_id, None if pid is None else (self.engine.name, pid))
 
     def mark(self, kind: str, turn: Turn | None = None, *, suffixed: bool = True) -> Turn:
         """Note the fact with its turn."""
@@ -112,7 +119,7 @@ def _released(seen: Seen) -> None:
 def _load_failed(seen: Seen) -> None:
     ids = _QUOTED.findall(seen.data["ids"])
     for engine_id in ids[:MAX_ERRORS]:
-        turn = seen.mark("load_failed", seen.book.turn(external_id(engine_id)))
+        turn = seen.mark("load_failed", seen.request(engine_id))
         turn.tokens_lost = max(turn.tokens_lost or 0, int(seen.data["tokens"][:12]) // max(len(ids), 1))
     if not ids:
         seen.note()
@@ -131,10 +138,10 @@ def _nixl_failure(seen: Seen) -> None:
         if len(kept) < MAX_ERRORS and len(seen.engine.failures) < _MAX_TYPES:
             kept.append(failure)
         return
-    turn = seen.mark(failure.type, seen.book.turn(external_id(request)))
+    turn = seen.mark(failure.type, seen.request(request))
     if len(turn.failures) < _MAX_TYPES:
         turn.failures.append(failure)
-    if (handle := parameters.pick(context, "remote_request_id")) and external_id(handle) != turn.id:
+    if (handle := parameters.pick(context, "remote_request_id")) and turn.id not in spellings(handle):
         seen.engine.votes["prefill"] += 1
         _wants(seen, handle, turn)
 
@@ -277,7 +284,7 @@ def _vote(seen: Seen, role: LogRole | None) -> None:
 def _aborted(seen: Seen) -> None:
     for engine_id in re.split(r"[,\s]+", seen.data["ids"].strip("[]{}"))[:MAX_ERRORS]:
         if engine_id.strip("'\""):
-            seen.mark("aborted", seen.book.turn(external_id(engine_id.strip("'\""))))
+            seen.mark("aborted", seen.request(engine_id.strip("'\"")))
 
 
 def _mark(kind: str, *, suffixed: bool = True) -> Callable[[Seen], None]:
@@ -370,7 +377,7 @@ def _handle_sent(seen: Seen) -> None:
 
 
 def _handle_stored(seen: Seen) -> None:
-    turn = seen.book.turn(external_id(seen.data["handle"]))
+    turn = seen.book.request(seen.data["handle"])
     turn.blocks = int(seen.data["blocks"][:9])
     _router_event("stored", seen, None, seen.data["handle"])
 

@@ -29,7 +29,7 @@ def _turn(seen: Seen) -> Turn | None:
     seen.engine.votes["router"] += 1
     names = (seen.data.get(key) for key in ("id", "request_id", "x-request-id"))
     name = next((name for name in names if isinstance(name, str) and 0 < len(name) <= MAX_ID_CHARS), None)
-    return None if name is None else seen.book.turn(external_id(name, suffixed=False))
+    return None if name is None else seen.book.named(external_id(name, suffixed=False))
 
 
 def _send(turn: Turn, role: LogRole, url: object) -> None:

@@ -15,6 +15,9 @@ _MAX_MARKS: Final = 3
 PROBE: Final = "kvdiag-probe-"
 """How the request ids of `kvdiag doctor` begin."""
 
+Teller = tuple[str, int]
+"""A process: the name of its log and its id."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -60,6 +63,8 @@ class Turn:
     remote_tokens: int | None = None
     counted: str | None = None
     """How it ended by its router's word, where that line was only counted."""
+    spelled: dict[Teller, str] = field(default_factory=dict)
+    """The id as each process spells it, were no suffix added, where it ends like one with a suffix."""
     record: TurnRecord | None = None
     record_at: Evidence | None = None
 
