@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from benchmarks.faults.scenario import Expected, Scenario
 
-LIMIT: Final = 64 << 10
+LIMIT: Final = 96 << 10
 """Bytes of one case."""
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import sysconfig
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.localstack.stack import model_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from kvdiag.localstack import Service
 
@@ -22,7 +21,13 @@ _TELLING: Final = re.compile(
     r"|Started server process|Application startup|kvdiag|Chunked prefill|ERROR|Error"
 )
 _CHATTY: Final = re.compile(r"GET /(health|metrics) ")
-_LIBRARIES: Final = "/opt/vllm/lib/python3.11/site-packages"
+_PLACE: Final = r"/[^\s\"':,()]*"
+_SHOWN: Final = (
+    (re.compile(_PLACE + "/site-packages/"), "/opt/vllm/lib/python3.11/site-packages/"),
+    (re.compile(_PLACE + r"/lib/python3\.\d+/(?!site-packages)"), "/usr/lib/python3.11/"),
+    (re.compile(_PLACE + "/src/kvdiag/"), "/opt/kvdiag/src/kvdiag/"),
+)
+"""Places of libraries and what a log shows instead."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +72,10 @@ def _last_start(text: str) -> str:
 
 def tidy(text: str, folder: Path) -> str:
     """Return a log without start-up noise and health checks, and with nothing that tells of this machine."""
-    for path, shown in _shown(folder):
-        text = text.replace(path, shown)
+    text = text.replace(str(model_cache()), "/models").replace(str(folder), "/var/log/kvdiag")
+    for path, shown in _SHOWN:
+        text = path.sub(shown, text)
     return "".join(_telling_lines(text.splitlines(keepends=True)))
-
-
-def _shown(folder: Path) -> list[tuple[str, str]]:
-    root = Path(__file__).parents[2]
-    found = [
-        (sysconfig.get_path("purelib"), _LIBRARIES),
-        (str(model_cache()), "/models"),
-        (str(folder), "/var/log/kvdiag"),
-        (str(root), "/opt/kvdiag"),
-    ]
-    return [(path, shown) for path, shown in found if path]
 
 
 def _telling_lines(lines: Iterable[str]) -> Iterator[str]:

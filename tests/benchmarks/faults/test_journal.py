@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -41,12 +40,20 @@ def test_noise_goes_and_the_rest_stays(text: str, kept: str) -> None:
     assert tidy(text, Path("/run")) == kept
 
 
-def test_paths_of_this_machine_are_replaced() -> None:
-    libraries = sysconfig.get_path("purelib")
-    text = f'  File "{libraries}/vllm/v1/core.py", line 1\nlog at /run/engines/decode.log\n'
-    assert tidy(text, Path("/run")) == (
-        '  File "/opt/vllm/lib/python3.11/site-packages/vllm/v1/core.py", line 1\nlog at /var/log/kvdiag/engines/decode.log\n'
-    )
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        (
+            "/home/me/.venv/lib/python3.12/site-packages/vllm/v1/core.py",
+            "/opt/vllm/lib/python3.11/site-packages/vllm/v1/core.py",
+        ),
+        ("/home/me/.pyenv/versions/3.12.1/lib/python3.12/queue.py", "/usr/lib/python3.11/queue.py"),
+        ("/home/me/project/src/kvdiag/connector/worker.py", "/opt/kvdiag/src/kvdiag/connector/worker.py"),
+        ("/run/engines/decode.log", "/var/log/kvdiag/engines/decode.log"),
+    ],
+)
+def test_paths_of_this_machine_are_replaced(path: str, shown: str) -> None:
+    assert tidy(f'File "{path}", line 1\n', Path("/run")) == f'File "{shown}", line 1\n'
 
 
 def test_a_scenario_gets_the_last_start_and_what_came_since(tmp_path: Path) -> None:
