@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 from benchmarks import pairs
-from benchmarks.article.experiment import CONVERSATIONS, LENGTHS, RATE, Experiment, Pair, stack
+from benchmarks.article.experiment import CONVERSATIONS, LENGTHS, RATES, Experiment, Pair, stack
 from benchmarks.article.page import write
 from benchmarks.article.turns import Arrangement, keep, load
 from benchmarks.faults import network
@@ -62,13 +62,13 @@ def run_command(arrangement: Arrangement, out: Path, minutes: float) -> None:
 @contextlib.contextmanager
 def _network(arrangement: Arrangement) -> Iterator[None]:
     """Slow the network down where the arrangement is about that: in a namespace of this program's own."""
-    if arrangement != "slow":
+    if arrangement not in RATES:
         yield
         return
     if not network.enter("benchmarks.article"):
         raise click.ClickException("a network namespace is not permitted here; run as root")
     network.prepare()
-    with network.slow(RATE):
+    with network.slow(RATES[arrangement]):
         yield
 
 

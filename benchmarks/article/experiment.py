@@ -27,10 +27,11 @@ LENGTHS: Final[dict[Arrangement, tuple[int, ...]]] = {
     "cold": (125, 250, 500, 2_000, 8_000, 20_000),
     "warm": (500, 2_000, 8_000, 20_000),
     "slow": (125, 250, 500, 1_000, 2_000, 4_000),
+    "slower": (250, 500, 1_000, 2_000),
 }
 """Tokens of first messages. The shortest ones are there to find where reuse stops to pay."""
-RATE: Final = "100mbit"
-"""Of the slow network: a token's KV takes about as long to move as to compute."""
+RATES: Final[dict[Arrangement, str]] = {"slow": "100mbit", "slower": "10mbit"}
+"""Of slow networks: a token's KV takes less time to move than to compute on the first, more on the second."""
 CONVERSATIONS: Final = 5
 MODEL: Final = "small"
 _NEW_TOKENS: Final = 64
@@ -56,7 +57,7 @@ def stack(folder: Path, arrangement: Arrangement, progress: Callable[[str], None
     """Return the pair of engines; routers are started one a conversation."""
     # Short reads must happen if the experiment is to find where they stop to pay.
     common: dict[str, Any] = {"max_model_len": 24_576, "kv_cache_gib": 2, "recompute_threshold": 1}
-    if arrangement == "slow":
+    if arrangement in RATES:
         common["environment"] = {"UCX_TLS": "tcp,self"}
     options = StackOptions(
         prefill=EngineOptions(prefix_caching=arrangement == "warm", **common),

@@ -24,7 +24,7 @@ the other and in alternating order: once through a router that withholds every h
 that does not (on). Each conversation has a router of its own, so nothing is left of the other arm. Texts differ between the arms
 and have equal token counts. {conversations} pairs of conversations for each length.
 
-    python -m benchmarks.article run cold    # and warm, and slow (as root); again until nothing is missing
+    python -m benchmarks.article run cold    # and warm, and slow, slower (as root); again until nothing is missing
     python -m benchmarks.article report      # this page
 
 {date}; {machine}; {versions}. The model has 7.3 million random weights (2 layers, hidden size 512; 2 KiB of KV a token), so
@@ -38,6 +38,7 @@ _TITLES: Final[dict[Arrangement, str]] = {
     "cold": "Prefill's prefix cache off, as in the article",
     "warm": "Prefill's prefix cache on",
     "slow": "Prefill's prefix cache off, over a network of 100 Mbit/s",
+    "slower": "Prefill's prefix cache off, over a network of 10 Mbit/s",
 }
 _COLUMNS: Final = (
     "first prompt, tokens",
@@ -145,7 +146,10 @@ def _break_even(turns: Sequence[Turn], logs: Path) -> list[str]:
     points = saved(turns)
     listed = ", ".join(f"{gain * 1e3:+.0f} ms at {tokens:.0f}" for tokens, gain in points)
     tokens = break_even(points)
-    found = f"at about {tokens:.0f} tokens" if tokens else f"below {points[0][0]:.0f} tokens, the shortest read here"
+    if tokens:
+        found = f"at about {tokens:.0f} tokens"
+    else:
+        found = f"below {points[0][0]:.0f} tokens, the shortest read here" if points[-1][1] > 0 else "never"
     return [
         f"TTFT saved (median of paired later turns) by tokens read back: {listed}. Break-even: **{found}**.",
         "",

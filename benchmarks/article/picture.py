@@ -18,6 +18,7 @@ _TITLES: Final[dict[Arrangement, str]] = {
     "cold": "prefill's prefix cache off",
     "warm": "prefill's prefix cache on",
     "slow": "prefill's prefix cache off, 100 Mbit/s",
+    "slower": "prefill's prefix cache off, 10 Mbit/s",
 }
 
 
@@ -27,13 +28,13 @@ def draw(turns: Sequence[Turn], path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     rcParams["svg.hashsalt"] = "kvdiag"
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
-    axes = figure.subplots(1, len(_TITLES), sharey=True)
-    for panel, arrangement in zip(axes, _TITLES, strict=True):
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    axes = figure.subplots(2, 2)
+    for panel, arrangement in zip(axes.flat, _TITLES, strict=True):
         _panel(panel, [turn for turn in turns if turn.arrangement == arrangement and turn.later])
         panel.set_title(_TITLES[arrangement])
-    axes[0].set_ylabel("TTFT of later turns, ms")
-    axes[0].legend(frameon=False)
+        panel.set_ylabel("TTFT of later turns, ms")
+    axes.flat[0].legend(frameon=False)
     figure.savefig(path, metadata={"Date": None})
 
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-Arrangement = Literal["cold", "warm", "slow"]
-"""Prefill's prefix cache off, as in the article; on; off, and both engines on a slow network."""
+Arrangement = Literal["cold", "warm", "slow", "slower"]
+"""Prefill's prefix cache off, as in the article; on; off, and both engines on a slow network; on a slower one."""
 Arm = Literal["off", "on"]
 """Reuse: off is a router that withholds every handle (holdout 1), everything else is the same."""
 ARMS: Final[tuple[Arm, Arm]] = ("off", "on")
