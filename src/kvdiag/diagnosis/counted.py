@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.causes import CAUSES, OUTCOMES
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.snapshots import Scrapes, pair_up
+from kvdiag.diagnosis.split import TELLING_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -111,7 +112,8 @@ def _slow_reads(scrapes: Scrapes) -> Iterator[Tally]:
     count, seconds = scrapes.rise(_READS), scrapes.rise("vllm:nixl_xfer_time_seconds_sum")
     moved = scrapes.rise("vllm:nixl_bytes_transferred_sum")
     direction = {"prefill": "decode_to_prefill", "decode": "prefill_to_decode"}.get(scrapes.role or "")
-    if direction and count and seconds / count >= _SLOW_S and moved / seconds < _SLOW_BYTES_S:
+    telling = count > 0 and moved / count >= TELLING_BYTES
+    if direction and telling and seconds / count >= _SLOW_S and moved / seconds < _SLOW_BYTES_S:
         lines = scrapes.lines("vllm:nixl_xfer_time_seconds_sum") + scrapes.lines("vllm:nixl_bytes_transferred_sum")
         tally = _tally("slow_transfer", direction, "likely", count, lines)
         tally.lose(None, seconds)

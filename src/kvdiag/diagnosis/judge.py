@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES, OUTCOMES, Confidence
 from kvdiag.diagnosis.ids import spellings
-from kvdiag.diagnosis.split import COARSE_S, router_s
+from kvdiag.diagnosis.split import COARSE_S, TELLING_BYTES, router_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.turns import Mark, Turn
 
 EFFECTS: Final = ("skipped", "load_failed", "internal_error", "aborted")
-SLOW_HANDSHAKE_S: Final = 1.0
+# A set-up with a new peer is a second or two of work; engines that are short of CPU take three.
+SLOW_HANDSHAKE_S: Final = 4.0
 # As for the periodic lines: felt in the time to first token, and below a tenth of what a 100 Gbit/s fabric carries.
 _FELT_S: Final = 0.4
 _SLOW_BYTES_S: Final = 1e9
-# What little takes long may have waited for something else.
-_TELLING_BYTES: Final = 32e6
 _REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold"})
 _REFUSALS: Final = frozenset(
     {"missing_metadata", "feature_off", "prefix_diverged", "expired_remote_read", "peer_unreachable"}
@@ -174,9 +173,9 @@ def _slow_event(turn: Turn, _book: Casebook) -> Fault | None:
         if (event.handshake_s or 0.0) >= SLOW_HANDSHAKE_S:
             return Fault("slow_transfer", "handshake", "certain", [mark.evidence])
         seconds = (event.seconds or 0.0) + (event.post_seconds or 0.0)
-        if event.direction and event.bytes and seconds >= _FELT_S and event.bytes / seconds < _SLOW_BYTES_S:
-            sure: Confidence = "certain" if event.bytes >= _TELLING_BYTES else "possible"
-            return Fault("slow_transfer", event.direction, sure, [mark.evidence])
+        size = event.bytes or 0
+        if event.direction and size >= TELLING_BYTES and seconds >= max(_FELT_S, size / _SLOW_BYTES_S):
+            return Fault("slow_transfer", event.direction, "certain", [mark.evidence])
     return None
 
 

@@ -28,6 +28,7 @@ _ENOUGH_HITS: Final = 2
 _FACTOR: Final = 3.0
 _DEVIATIONS: Final = 6.0
 _LONG_S: Final = 2.0
+_AS_EVER: Final = 2.0
 _MANY_BLOCKS: Final = 64
 
 
@@ -91,6 +92,17 @@ class Baseline:
             self._limits[group] = max(middle * _FACTOR, middle + _DEVIATIONS * spread)
         return self._limits[group]
 
+    def took_as_ever(self, turn: Turn) -> bool:
+        """Tell whether the turn's new tokens explain its prefill: at the pace of these logs they take about as long."""
+        record = turn.record
+        if record is None or not record.prefill_s or not record.computed_tokens or len(self.per_token) < _ENOUGH:
+            return False
+        return record.prefill_s <= _AS_EVER * record.computed_tokens * self._median_pace()
+
+    def _median_pace(self) -> float:
+        self._pace = self._pace or median(self.per_token)
+        return self._pace
+
     def saved_s(self, turn: Turn) -> float | None:
         """Return how much sooner the turn would have answered with its blocks read back; None where no hit tells."""
         seconds, length = turn.first_token_s, length_of(turn)
@@ -104,8 +116,7 @@ class Baseline:
         lost = turn.record.lost_tokens if turn.record is not None else None
         if lost is None or not self.per_token:
             return math.inf
-        self._pace = self._pace or median(self.per_token)
-        return lost * self._pace
+        return lost * self._median_pace()
 
     def _hits_like(self, length: int) -> float | None:
         """Return what hits of the nearest length class take that has enough of them."""

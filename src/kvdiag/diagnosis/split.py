@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 COARSE_S: Final = 2.0
 """Where stamps are whole seconds: less than this may be rounding."""
+TELLING_BYTES: Final = 32e6
+"""What is smaller and takes long has waited for something else, for a CPU most likely; no transport is so slow."""
+_TELLING_TOKENS: Final = 2048
 NEEDS: Final = {
     "router": "kvdiag's turn log, or the log of a router that times its own work (vLLM production-stack)",
     "prefill_queue": "kvdiag's connector on prefill; or prefill's DEBUG log with --enable-log-requests and stamps in "
@@ -140,6 +143,14 @@ def elapsed(start: Mark, end: Mark) -> float | None:
         return None
     seconds = end.stamp - start.stamp
     return seconds if start.engine.fine or seconds >= COARSE_S else None
+
+
+def is_telling(turn: Turn, direction: Direction) -> bool:
+    """Tell whether a transfer of this turn was large enough that its time tells of the transport."""
+    event = transfer_event(turn, direction)
+    if event is not None and event.bytes is not None:
+        return event.bytes >= TELLING_BYTES
+    return turn.record is not None and (turn.record.remote_tokens or 0) >= _TELLING_TOKENS
 
 
 def main_part(turn: Turn) -> tuple[str, str | None] | None:

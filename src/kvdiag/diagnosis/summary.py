@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.digest import REUSED
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.judge import Fault, outcome
-from kvdiag.diagnosis.split import main_part, router_s
+from kvdiag.diagnosis.split import is_telling, main_part, router_s
 
 if TYPE_CHECKING:
+    from kvdiag.causes import Direction
     from kvdiag.diagnosis.digest import Digest
     from kvdiag.diagnosis.latency import Baseline
     from kvdiag.diagnosis.report import Evidence
@@ -56,7 +57,7 @@ class Summary:
         ended = outcome(turn)
         slow = baseline.is_slow(turn, ended if not faults else None)
         if slow and not faults:
-            faults = _slow_fault(turn) if ended != "first_turn" else []
+            faults = _slow_fault(turn, ended, baseline) if ended != "first_turn" else []
             told = ended in REUSED or baseline.limit_s is not None
             slow = bool(faults) or (told and baseline.is_far_slower(turn, ended))
         self._count_faults(turn, faults, baseline, slow=slow)
@@ -122,10 +123,23 @@ def lost_s(turn: Turn, fault: Fault, baseline: Baseline) -> float | None:
     return baseline.saved_s(turn) if reuse and not fault.failed and fault.cause not in OUTCOMES else None
 
 
-def _slow_fault(turn: Turn) -> list[Fault]:
-    """Judge a slow turn without a fault by its largest part, where that is known."""
+def _slow_fault(turn: Turn, ended: str | None, baseline: Baseline) -> list[Fault]:
+    """Judge a slow turn without a fault by its largest part, where that is known and explains it.
+
+    Without a limit it has to be far slower than others, and by more than an engine that is short of CPU would do.
+    """
     part = main_part(turn)
-    return [Fault(*part, "likely", slow_lines(turn))] if part is not None else []
+    if part is None:
+        return []
+    if baseline.limit_s is None and not (baseline.is_far_slower(turn, ended) and _explains(part, turn, baseline)):
+        return []
+    return [Fault(*part, "likely", slow_lines(turn))]
+
+
+def _explains(part: tuple[str, str | None], turn: Turn, baseline: Baseline) -> bool:
+    if part[0] == "compute_bound":
+        return baseline.took_as_ever(turn)
+    return part[0] != "slow_transfer" or is_telling(turn, cast("Direction", part[1]))
 
 
 def slow_lines(turn: Turn) -> list[Evidence]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from kvdiag.diagnosis.split import TELLING_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,7 +22,9 @@ _FELT_MS: Final = 400.0
 _FELT_WITH_HINT_MS: Final = 150.0
 # Below a tenth of what a 100 Gbit/s fabric carries.
 _SLOW_MB_S: Final = 1000.0
+_MB: Final = 1e6
 _MANY: Final = 3
+_STANDING: Final = 5
 _SHARE: Final = 0.3
 _BASELINE_FACTOR: Final = 5.0
 _BASELINE_SAMPLES: Final = 3
@@ -46,7 +50,8 @@ def slow_transfers(engine: EngineLog) -> SlowTransfers | None:
     """
     samples = [sample for sample in engine.transfers.samples if sample.succeeded and sample.mean_ms > 0]
     felt = _FELT_WITH_HINT_MS if engine.notes.get("slow_transport") else _FELT_MS
-    slow = [sample for sample in samples if _is_slow(sample, felt)] or _slower_than_before(samples)
+    slow = _telling([sample for sample in samples if _is_slow(sample, felt)], len(samples))
+    slow = slow or _telling(_slower_than_before(samples), len(samples))
     if engine.role not in {"prefill", "decode"} or not slow:
         return None
     return SlowTransfers(
@@ -56,6 +61,13 @@ def slow_transfers(engine: EngineLog) -> SlowTransfers | None:
         sum(sample.succeeded * sample.mean_ms for sample in slow) / 1000,
         lasting=len(slow) >= min(_MANY, len(samples) * _SHARE),
     )
+
+
+def _telling(slow: list[TransferSample], of: int) -> list[TransferSample]:
+    """Return the intervals that tell of the transport: what little takes long has waited for a CPU, unless all does."""
+    large = [sample for sample in slow if sample.mean_mb * _MB >= TELLING_BYTES]
+    standing = len(slow) >= max(_STANDING, of / 2)
+    return large or (slow if standing else [])
 
 
 def _is_slow(sample: TransferSample, felt_ms: float) -> bool:

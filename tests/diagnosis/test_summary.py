@@ -1,0 +1,119 @@
+"""Slow turns: a cause only where it explains the time; an engine that is short of CPU is no slow transport."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from kvdiag.diagnosis import Options, classify
+from kvdiag.events import KvEvent, TurnRecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvdiag.diagnosis.report import Report
+
+NORMAL: dict[str, object] = {
+    "ts": "2026-11-29T20:00:05.000Z",
+    "conversation": "c",
+    "turn": 2,
+    "lookup": "hit",
+    "status": 200,
+    "cause": "remote_hit",
+    "prompt_tokens": 3000,
+    "remote_tokens": 2500,
+    "computed_tokens": 500,
+    "router_s": 0.001,
+    "queue_s": 0.01,
+    "read_s": 0.05,
+    "prefill_s": 0.3,
+    "ttft_s": 0.4,
+}
+
+
+def turns(**last: object) -> bytes:
+    """Return a log of ordinary turns and a last one that differs."""
+    records = [TurnRecord(**(NORMAL | {"request_id": f"r{n}"})) for n in range(20)]  # type: ignore[arg-type]
+    records.append(TurnRecord(**(NORMAL | {"request_id": "last"} | last)))  # type: ignore[arg-type]
+    return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+
+
+def moved(size: int, **fields: object) -> bytes:
+    known: dict[str, object] = {
+        "ts": "2026-11-29T20:00:04.000Z",
+        "request_id": "chatcmpl-last-0000000a",
+        "role": "prefill",
+        "engine_id": "p",
+        "kind": "transfer",
+        "direction": "decode_to_prefill",
+        "bytes": size,
+    }
+    return msgspec.json.encode(KvEvent(**(known | fields))) + b"\n"  # type: ignore[arg-type]
+
+
+def diagnosed(folder: Path, turn_log: bytes, events: bytes = b"", options: Options = Options()) -> Report:  # noqa: B008 - frozen
+    (folder / "turns.jsonl").write_bytes(turn_log)
+    if events:
+        (folder / "prefill-events.jsonl").write_bytes(events)
+    return classify([str(folder)], options)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize(
+    ("last", "events", "cause"),
+    [
+        ({"queue_s": 5.0, "prefill_s": 5.2, "ttft_s": 5.3}, b"", "queueing"),
+        ({"router_s": 1.9, "ttft_s": 3.7, "prefill_s": 0.3}, b"", "router_overhead"),
+        (
+            {"read_s": 5.0, "prefill_s": 5.2, "ttft_s": 5.3},
+            moved(900_000_000, seconds=4.9, wait_s=5.0),
+            "slow_transfer",
+        ),
+        ({"computed_tokens": 9000, "prompt_tokens": 11500, "prefill_s": 5.2, "ttft_s": 5.3}, b"", "healthy"),
+    ],
+    ids=["queue", "router", "large read", "no other prompt so long"],
+)
+def test_what_explains_a_slow_turn_is_named(
+    tmp_path: Path, last: dict[str, object], events: bytes, cause: str, *, rows: bool
+) -> None:
+    assert diagnosed(tmp_path, turns(**last), events, Options(turns=rows)).verdict.cause == cause
+
+
+@pytest.mark.parametrize(
+    ("last", "events"),
+    [
+        ({"read_s": 1.9, "prefill_s": 2.1, "ttft_s": 2.2}, moved(2_097_152, seconds=1.9, wait_s=1.9)),
+        ({"read_s": 1.9, "prefill_s": 2.1, "ttft_s": 2.2, "remote_tokens": 500}, b""),
+        ({"prefill_s": 2.1, "ttft_s": 2.2}, b""),
+        ({"ttft_s": 2.4}, b""),
+        ({}, moved(2_097_152, seconds=0.1, handshake_s=2.9, wait_s=3.0)),
+        ({}, moved(4_718_592, seconds=3.0, post_seconds=0.9)),
+    ],
+    ids=["small read", "few tokens", "computing", "decoding", "first contact", "small read alone"],
+)
+def test_an_engine_short_of_cpu_raises_no_alarm(tmp_path: Path, last: dict[str, object], events: bytes) -> None:
+    report = diagnosed(tmp_path, turns(**last), events)
+    assert report.findings == []
+
+
+def test_time_that_the_new_tokens_do_not_explain_is_not_theirs(tmp_path: Path) -> None:
+    (finding,) = diagnosed(tmp_path, turns(prefill_s=9.0, ttft_s=9.1)).findings
+    assert (finding.cause, finding.confidence) == ("unexplained", "possible")
+
+
+def test_with_a_limit_the_largest_part_is_named(tmp_path: Path) -> None:
+    report = diagnosed(tmp_path, turns(prefill_s=2.1, ttft_s=2.2), options=Options(slow_s=1.0))
+    assert (report.verdict.cause, report.verdict.confidence) == ("compute_bound", "likely")
+
+
+@pytest.mark.parametrize(("intervals", "cause"), [(2, "healthy"), (8, "slow_transfer")])
+def test_small_transfers_tell_of_the_transport_only_where_all_are_slow(
+    tmp_path: Path, intervals: int, cause: str
+) -> None:
+    config = "(APIServer pid=1) INFO 10-14 08:00:00 [f.py:1] non-default args: {'kv_transfer_config': KVTransferConfig(kv_connector='NixlConnector', kv_role='kv_consumer')}\n"
+    line = "(APIServer pid=1) INFO 10-14 09:0{at}:00 [f.py:1] KV Transfer metrics: Num successful transfers=1, Avg xfer time (ms)={ms}, Avg post time (ms)=1.0, Avg MB per transfer=0.5\n"
+    lines = [line.format(at=at, ms=1900 if at < intervals else 8) for at in range(9)]
+    (tmp_path / "decode.log").write_text(config + "".join(lines))
+    assert classify([str(tmp_path)]).verdict.cause == cause
