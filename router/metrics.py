@@ -31,7 +31,7 @@ class RouterMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         ProcessCollector(registry=registry)  # CPU, memory and open files: what says that a router is the bottleneck
-        metrics = Metrics("router", registry)
+        metrics = Metrics("router", registry, one_thread=True)
         metrics.gauge("kvdiag_build_info", __version__).set(1)
         self.handles = metrics.gauge("kvdiag_router_handles")
         self.handle_ttl = metrics.gauge("kvdiag_router_handle_ttl_seconds")
