@@ -56,10 +56,15 @@ def write(turns: Sequence[Turn], site: Mapping[str, str], logs: Path, docs: Path
     """Write page and picture; return the page."""
     conversations = len({turn.pair for turn in turns})
     head = _HEAD.format(turns=max(turn.turn for turn in turns), conversations=conversations, **site)
-    page = "\n".join([head, *(line for name in _TITLES for line in _section(turns, name, logs))])
+    page = "\n".join([head, *(line for name in _measured(turns) for line in _section(turns, name, logs))])
     draw(turns, docs / "images" / "savings.svg")
     (docs / "savings.md").write_text(page.rstrip() + "\n", encoding="utf-8")
     return page
+
+
+def _measured(turns: Sequence[Turn]) -> list[Arrangement]:
+    there = {turn.arrangement for turn in turns}
+    return [name for name in _TITLES if name in there]
 
 
 def _section(turns: Sequence[Turn], arrangement: Arrangement, logs: Path) -> list[str]:

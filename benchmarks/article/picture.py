@@ -31,7 +31,9 @@ def draw(turns: Sequence[Turn], path: Path) -> None:
     figure = Figure(figsize=(11, 8), layout="constrained")
     axes = figure.subplots(2, 2)
     for panel, arrangement in zip(axes.flat, _TITLES, strict=True):
-        _panel(panel, [turn for turn in turns if turn.arrangement == arrangement and turn.later])
+        mine = [turn for turn in turns if turn.arrangement == arrangement and turn.later]
+        panel.set_visible(bool(mine))
+        _panel(panel, mine)
         panel.set_title(_TITLES[arrangement])
         panel.set_ylabel("TTFT of later turns, ms")
     axes.flat[0].legend(frameon=False)
