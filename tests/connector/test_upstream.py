@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import queue
+import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -285,6 +287,91 @@ def test_a_stalled_read_fails_its_request_and_is_followed_without_its_blocks(ups
     assert (worker._recv_failures, handles) == ({"r"}, [41])
     assert (kept.local_block_ids, kept.local_physical_block_ids) == (([],), ([],))
     assert kept.remote.engine_id == "engine"
+
+
+def vllms_worker(read_state: list[str]) -> Any:  # noqa: ANN401 - vLLM's
+    """Return vLLM's own worker with one read under way, on a NIXL that says of it what `read_state` says last."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import RemoteMeta, ReqMeta
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
+
+    class Worker(NixlPullConnectorWorker):  # type: ignore[misc]  # vLLM ships no types
+        def __init__(self) -> None:
+            self.nixl_wrapper = FakeWrapper()
+            self.nixl_wrapper.check_xfer_state = lambda _handle: read_state[-1]  # type: ignore[attr-defined]
+            self.nixl_wrapper.release_xfer_handle = read_state.append  # type: ignore[attr-defined]
+            self.transfer_topo = SimpleNamespace(
+                get_engine_info=lambda _engine: SimpleNamespace(
+                    remote_block_size=16, remote_physical_blocks_per_logical=1
+                ),
+                block_size_ratio=lambda _size: 1,
+            )
+            self.use_host_buffer = self._is_hma_required = self.use_mla = False
+            self.enable_permute_local_kv = self.enable_heterogeneous_attn_post_process = False
+            self.engine_id, self._handshake_lock = "own", threading.Lock()
+            self._handshake_futures = {"met lately": None}  # no engine is cleaned up during a handshake
+            self.tp_rank, self._physical_blocks_per_logical_kv_block = 0, 1
+            self.xfer_stats = NixlKVConnectorStats()
+            self._reqs_to_process: set[str] = set()
+            self._reqs_to_send: dict[str, float] = {}
+            self._replicated_pcp_done_sending: set[str] = set()
+            self._pending_recv_notifs: dict[str, Any] = {}
+            self._failed_remote_engines: set[str] = set()
+            self._invalid_block_ids: queue.Queue[set[int]] = queue.Queue()
+            self._failed_recv_reqs: queue.Queue[str] = queue.Queue()
+            if "_recv_failures" in inspect.getsource(base_worker):  # since 0.30
+                self._recv_failures: set[str] = set()
+            remote = RemoteMeta(block_ids=([7, 8],), host="h", port=1, engine_id="engine", request_id="old")
+            self._recving_metadata = {"r": ReqMeta(([1, 2],), ([1, 2],), tp_size=1, remote=remote)}
+            self._recving_transfers = {"r": [41]}
+
+        def __del__(self) -> None:
+            """Nothing was started."""
+
+        def _log_failure(self, **_about: object) -> None:
+            """Its context needs more of a worker than there is."""
+
+    return Worker()
+
+
+def test_vllms_worker_follows_a_read_given_up_to_its_end(upstream: ModuleType) -> None:
+    read_state: list[Any] = ["PROC"]
+    worker, now = vllms_worker(read_state), [0.0]
+    side, outbox = attached(upstream, worker, read_timeout_s=30.0, clock=lambda: now[0])
+
+    def poll() -> tuple[set[str], set[int], list[Any]]:
+        upstream.give_up_stalled(worker, side)
+        _, received = worker.get_finished()
+        side.settle(received)
+        side.received(received)
+        return received, worker.get_block_ids_with_load_errors(), outbox.drain()
+
+    assert poll() == (set(), set(), [])
+    now[0] = 31.0
+    given_up = [["stalled", "r"], ["failed", "r", "transfer_failed", "stalled", None]]
+    assert poll() == ({"r"}, {1, 2}, given_up)
+    now[0] = 100.0
+    assert poll() == (set(), set(), [])
+    read_state.append("DONE")
+    assert poll() == (set(), set(), [["settled", "r"]])
+    assert read_state[-1] == 41
+    assert (worker._recving_metadata, worker._recving_transfers) == ({}, {})
+
+
+def test_vllms_worker_forgets_a_read_given_up_that_fails_in_the_end(upstream: ModuleType) -> None:
+    read_state: list[Any] = ["PROC"]
+    worker, now = vllms_worker(read_state), [0.0]
+    side, outbox = attached(upstream, worker, read_timeout_s=30.0, clock=lambda: now[0])
+    for now[0] in (0.0, 31.0):
+        upstream.give_up_stalled(worker, side)
+    worker.get_finished()
+    worker.get_block_ids_with_load_errors()
+    outbox.drain()
+    read_state.append("ERR")
+    _, received = worker.get_finished()
+    side.settle(received)
+    assert (received, worker.get_block_ids_with_load_errors(), outbox.drain()) == (set(), set(), [["settled", "r"]])
 
 
 @pytest.mark.parametrize(
