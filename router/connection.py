@@ -25,7 +25,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Connection(asyncio.Protocol):
-    """One client. The handler runs in a task of its own, which is cancelled when the client goes away."""
+    """One client. The handler runs in the connection's own task, which is cancelled when the client goes away."""
 
     def __init__(
         self, handler: Callable[[Request, Connection], Awaitable[None]], limits: Limits, peers: set[Connection]
@@ -39,6 +39,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
         self._request: Request | None = None
         self._task: asyncio.Task[None] | None = None
+        self._arrival: asyncio.Future[None] | None = None
         self._last = False
         self._chunked = True
         self.deadline = NEVER
@@ -225,16 +226,25 @@ class Connection(asyncio.Protocol):
         self._chunked = request.chunked
         self.head_sent = False
         self.deadline = NEVER
-        self._task = self._loop.create_task(self._run(request))
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+        elif self._arrival is not None:
+            self._arrival.set_result(None)
 
-    async def _run(self, request: Request) -> None:
-        try:
-            await self._handler(request, self)
-        finally:
-            self._served()
+    async def _run(self) -> None:
+        """Serve one request after another: a task for each would cost as much as reading it."""
+        while True:
+            while self._request is not None:
+                try:
+                    await self._handler(self._request, self)
+                finally:
+                    self._served()
+            self._arrival = self._loop.create_future()
+            await self._arrival
+            self._arrival = None
 
     def _served(self) -> None:
-        self._request = self._task = self.on_pause = self.on_resume = None
+        self._request = self.on_pause = self.on_resume = None
         if self._transport is None:
             return
         if self._last or not self.head_sent:
