@@ -100,8 +100,10 @@ _BUSY = "(APIServer pid=1) INFO 10-15 10:03:05 [loggers.py:1] Engine 000: Avg pr
     ("text", "kinds"),
     [
         (_VLLM + _SKIPPED, ["declined", "skipped"]),
+        (_VLLM + _SKIPPED + _BUSY, ["declined", "skipped", "load"]),
         (_VLLM + 'INFO:     127.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 500 Error', ["declined", "http_error"]),
         (_BUSY + _VLLM, ["load", "declined"]),
+        (_BUSY + _BUSY, ["load", "load"]),
         (f"(APIServer pid=1) INFO 10-15 10:03:05 [x.py:1] Generated response x: output: '{_VLLM}{_SKIPPED}'", []),
         (f"(APIServer pid=1) INFO 10-15 10:03:05 [x.py:1] a tool said:{_VLLM}", []),
         (f"the tool that was asked to look at it said, word for word:{_VLLM}{_SKIPPED}", []),
@@ -112,9 +114,9 @@ def test_records_glued_together_are_both_read_and_quoted_ones_are_not(text: str,
 
 
 def test_a_glued_record_has_its_own_process_and_the_wrappers_label() -> None:
-    first, second = unglue(parse_line(f"prefill-1  | {_VLLM}{_SKIPPED}")) or (None, None)
+    first, second = unglue(parse_line(f"prefill-1  | {_VLLM}{_SKIPPED}"))
 
-    assert (first and first.message, second and second.pid, second and second.label) == (_MESSAGE, 7, "prefill-1")
+    assert (first.message, second.pid, second.label) == (_MESSAGE, 7, "prefill-1")
 
 
 def test_records_of_ours_come_back_as_objects() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -19,26 +20,34 @@ if TYPE_CHECKING:
     from tests.diagnosis.conftest import Case, Classify
 
 _HEADER = r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d-\d\d \d\d:\d\d:\d\d) (\[[^\]]+\])"
-_PER_CASE: Final = 2
+_PER_CASE: Final = 3
 
 
 def _text(line: str) -> str:
     return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+def _written_at(number: int, line: str) -> str:
+    """Return the time that a wrapper notes: the line's own where it names one in full."""
+    own = re.match(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)", line)
+    second = "T".join(own.groups()) if own is not None else "2026-11-09T10:00:33"
+    return f"{second}.{number:09d}Z"
+
+
 def _docker(number: int, line: str) -> str:
-    return json.dumps({"log": _text(line) + "\n", "stream": "stdout", "time": f"2026-11-09T10:00:33.{number:09d}Z"})
+    return json.dumps({"log": _text(line) + "\n", "stream": "stdout", "time": _written_at(number, line)})
 
 
 def _docker_cut(number: int, line: str) -> str:
     text = _text(line)
     cut = len(text) // 3
-    first = json.dumps({"log": text[:cut], "stream": "stdout", "time": "2026-11-09T10:00:33Z"})
-    return f"{first}\n{_docker(number, text[cut:])}"
+    pieces = (text[:cut], text[cut:] + "\n")
+    time = _written_at(number, line)
+    return "\n".join(json.dumps({"log": piece, "stream": "stdout", "time": time}) for piece in pieces)
 
 
 def _cri_cut(number: int, line: str) -> str:
-    stamp, cut = f"2026-11-09T10:00:33.{number:09d}Z", len(line) // 2
+    stamp, cut = _written_at(number, line), len(line) // 2
     return f"{stamp} stdout P {line[:cut]}\n{stamp} stdout F {line[cut:]}"
 
 
@@ -68,9 +77,9 @@ LINE_BY_LINE: Final[dict[str, Callable[[int, str], str]]] = {
     "docker json-file": _docker,
     "docker json-file, cut records": _docker_cut,
     "fluent-bit": lambda _, line: json.dumps({"log": _text(line) + "\n", "kubernetes": {"pod_name": "p-1"}}),
-    "cri": lambda number, line: f"2026-11-09T10:00:33.{number:09d}Z stdout F {line}",
+    "cri": lambda number, line: f"{_written_at(number, line)} stdout F {line}",
     "cri, cut lines": _cri_cut,
-    "kubectl --timestamps": lambda number, line: f"2026-11-09T10:00:33.{number:09d}Z {line}",
+    "kubectl --timestamps": lambda number, line: f"{_written_at(number, line)} {line}",
     "kubectl --prefix": lambda _, line: f"[pod/vllm-7c9d5-abcde/vllm] {line}",
     "stern": lambda _, line: f"vllm-7c9d5-abcde vllm {line}",
     "compose": lambda _, line: f"engine-1  | {line}",
@@ -104,11 +113,18 @@ def _rotated(folder: Path, number: int, content: bytes) -> list[Path]:
     ]
 
 
+_GLUED: Final = re.compile(
+    rb"^(\(\w+ pid=\d+\) \w+ [\d :-]{14} \[[^\]]+\] (?:Declining|Releasing|Potentially|Skipping|Engine 0|KV Transfer)"
+    rb"[^\"'`\r\n]*)\n(?=\(\w+ pid=\d+\) \w+ \d\d-\d\d )",
+    re.MULTILINE,
+)
+
 WHOLE_FILES: Final[dict[str, Callable[[Path, int, bytes], list[Path]]]] = {
     "gzip": lambda folder, n, content: [_write(folder / f"{n}.log.gz", gzip.compress(content))],
     "zstd": lambda folder, n, content: [_write(folder / f"{n}.log.zst", zstandard.compress(content))],
     "neutral names": lambda folder, n, content: [_write(folder / f"{'abcdefgh'[n]}.log", content)],
     "rotation": _rotated,
+    "records glued together": lambda folder, n, content: [_write(folder / f"{n}.log", _GLUED.sub(rb"\1", content))],
 }
 CHANGES: Final = (*LINE_BY_LINE, *WHOLE_FILES)
 
@@ -144,3 +160,26 @@ def test_a_changed_case_keeps_its_diagnosis(case: Case, turn: int, tmp_path: Pat
 
     cited = change in LINE_BY_LINE and "cut" not in change
     assert (change, case.missed(report, code, evidence=cited)) == (change, [])
+
+
+_CALLERS_ID: Final = rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+
+
+def test_callers_ids_may_end_like_a_suffix_where_engines_add_none(
+    case: Case, tmp_path: Path, classify_files: Classify
+) -> None:
+    contents = {path.name: path.read_bytes() for path in case.inputs if path.is_file()}
+    ids = {name for content in contents.values() for name in re.findall(rb"chatcmpl-" + _CALLERS_ID, content)}
+    if not ids or len(contents) < len(case.inputs):
+        return
+
+    def rename(match: re.Match[bytes]) -> bytes:
+        return b"run-%08x" % zlib.crc32(match[1]) if match[1] in ids else match[0]
+
+    changed = [
+        _write(tmp_path / name, re.sub(_CALLERS_ID + rb"(?:-[0-9a-f]{8})?(?![0-9a-f-])", rename, content))
+        for name, content in contents.items()
+    ]
+    report, code = classify_files(changed)
+
+    assert case.missed(report, code) == []

@@ -35,6 +35,7 @@ _PLAIN_HEADER: Final = re.compile(
     re.DOTALL,
 )
 _PROCESS: Final = re.compile(_PROCESSES)
+_QUOTE: Final = re.compile(r"[\"'`]")
 _GLUED: Final = re.compile(
     r"(?<=\S)(?:\(\w{1,60} pid=\d{1,9}\) )?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[|"
     r"(?:INFO|WARNING|ERROR): {2,}\S)"
@@ -114,18 +115,20 @@ def parse_line(raw: str) -> Line:
     )
 
 
-def unglue(line: Line) -> tuple[Line, Line] | None:
-    """Return both records of a line that two processes wrote at once, the second right behind the first; None if one.
+def unglue(line: Line) -> list[Line]:
+    """Return the records of a line that several processes wrote at once, each right behind the other.
 
-    A quotation in the first may go on behind what looks like its end: nothing is split then.
+    A quotation may go on behind what looks like the end of its record: from there on nothing is split.
     """
-    quoted = re.search(r"[\"'`]", line.message)
-    match = _GLUED.search(line.message, 0, quoted.start() if quoted else len(line.message))
-    if line.origin != "vllm" or match is None:
-        return None
-    cut = match.start()
-    second = parse_line(line.message[cut:])._replace(label=line.label)
-    return line._replace(message=line.message[:cut]), second
+    records = []
+    while line.origin == "vllm":
+        quoted = _QUOTE.search(line.message)
+        match = _GLUED.search(line.message, 0, quoted.start() if quoted else len(line.message))
+        if match is None:
+            break
+        records.append(line._replace(message=line.message[: match.start()]))
+        line = parse_line(line.message[match.start() :])._replace(label=line.label)
+    return [*records, line]
 
 
 def _best_stamp(outer: float | None, inner: float | None) -> float | None:

@@ -56,7 +56,7 @@ def _add_event(seen: Seen, event: KvEvent | None) -> None:
         return
     seen.engine.votes[event.role] += 1
     seen.engine.counts[f"event_{event.kind}"] += 1
-    turn = seen.book.request(event.request_id)
+    turn = seen.book.request(event.request_id, (f"{seen.engine.name} {event.role}", 0))
     turn.mark(f"event_{event.kind}", Mark(seen.evidence, seen.engine, seen.fact.stamp, {"event": event}))
     if event.remote_request_id and event.role == "prefill":
         turn.handle = turn.handle or event.remote_request_id

@@ -139,10 +139,21 @@ def _read(text: str, number: int, candidates: list[int], origins: Counter[str]) 
     line = parse_line(text)
     origins[line.origin] += 1
     facts = _facts(line, text, number, candidates)
-    if len(facts) < len(candidates) and (glued := unglue(line)):
-        first = _facts(glued[0], text, number, candidates)
-        facts = [*first, *_facts(glued[1], text, number, candidates)] if first else facts
+    if len(facts) < len(candidates) or " pid=" in line.message:
+        facts = _glued_facts(line, text, number, candidates) or facts
     return facts * (1 + min(line.repeated, 1000)) if line.repeated else facts
+
+
+def _glued_facts(line: Line, text: str, number: int, candidates: list[int]) -> list[Fact]:
+    """Return the facts of records glued together, as far as each record before the last is known to hold no free text."""
+    facts: list[Fact] = []
+    records = unglue(line)
+    for record in records if len(records) > 1 else ():
+        found = _facts(record, text, number, candidates)
+        facts += found
+        if not found:
+            break
+    return facts
 
 
 def _facts(line: Line, text: str, number: int, candidates: list[int]) -> list[Fact]:
