@@ -234,8 +234,8 @@ def give_up_stalled(worker: Any, side: WorkerSide) -> None:
     while the read lasts and frees NIXL's handle in the end.
     """
     for request_id in side.overdue(worker._recving_transfers):
-        name = side.give_up(request_id)
         meta = worker._recving_metadata[request_id]
+        name = side.give_up(request_id)
         nothing: tuple[list[int], ...] = tuple([] for _ in meta.local_block_ids)
         worker._recving_metadata[name] = replace(meta, local_block_ids=nothing, local_physical_block_ids=nothing)
         worker._recving_transfers[name] = worker._recving_transfers.pop(request_id)
