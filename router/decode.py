@@ -101,10 +101,10 @@ async def _stream(
         await relay.run(services.settings.deadlines.stall_s)
     finally:
         if relay.first_at is not None:
-            state.ttft_s = round(relay.first_at - state.request.received_at, 6)
+            state.ttft_s = relay.first_at - state.request.received_at
             state.answered(relay.first_at)
             if prefilled.at is not None:
-                state.handoff_s = round(relay.first_at - prefilled.at, 6)
+                state.handoff_s = relay.first_at - prefilled.at
 
 
 async def _whole(exchange: Exchange, services: Services, state: TurnState, commit: Commit, reply: Reply | None) -> None:

@@ -41,7 +41,7 @@ async def prefill(services: Services, state: TurnState) -> Prefilled:
             else:  # suspect the handle first
                 state.failed_read = failed_read(expired=services.ledger.expired(state.claim))
         else:
-            state.prefill_s = round(time.perf_counter() - started, 6)
+            state.prefill_s = time.perf_counter() - started
             return prefilled
     raise NoEngineError
 

@@ -49,7 +49,7 @@ class Turn:
 
     def __init__(self, services: Services, request: Request, connection: Connection, body: Body) -> None:
         self._services = services
-        trace = TurnTrace(services.tracer, request.headers, request.path)
+        trace = TurnTrace(services.tracer, request.headers, body.api.path)
         given = request.headers.get(b"x-request-id", b"")
         request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
         identity = services.identifier.identify(request.headers, body)
