@@ -162,6 +162,8 @@ def bar_panel(
         .min(0)
         .orientation(cm.VizOrientation.HORIZONTAL)
         .display_mode(cm.BarGaugeDisplayMode.BASIC)
+        # Else two bars fill the panel with letters that leave no room for their names.
+        .text(common.VizTextDisplayOptions().title_size(14).value_size(18))
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .thresholds(_thresholds(PLAIN))
     )
@@ -188,12 +190,15 @@ def table_panel(
     panel = (
         _base(table.Panel(), title, why, "short", absent, "")
         .sort_by([common.TableSortByFieldState().display_name(sort).desc(True)])  # noqa: FBT003 - the SDK's signature
-        # Else an empty label would read as the words for an empty table.
+        # Else an empty cell would read as the words for an empty table.
         .override_by_field_type("string", [dm.DynamicConfigValue("noValue", "-")])
+        .override_by_field_type("number", [dm.DynamicConfigValue("noValue", "-")])
     )
     for letter, (heading, (expr, unit)) in zip("ABCDEFGH", columns.items(), strict=False):
         target = _target(Query(expr), letter).instant().format(pm.PromQueryFormat.TABLE)
-        panel = panel.with_target(target).override_by_name(heading, [dm.DynamicConfigValue("unit", unit)])
+        # Counts over a range are extrapolated: 1.04 turns.
+        whole = [dm.DynamicConfigValue("decimals", 0)] if unit == "short" else []
+        panel = panel.with_target(target).override_by_name(heading, [dm.DynamicConfigValue("unit", unit), *whole])
     for heading, texts in (words or {}).items():
         panel = panel.override_by_name(heading, _worded(texts))
     for heading, (name, url) in (links or {}).items():

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from tests.e2e.conftest import warm_up
-from tests.e2e.scraped import ask, when
+from tests.e2e.scraped import ask, fresh, when
 
 from kvdiag import runbooks
 from kvdiag.dashboards import files, rules
 from kvdiag.dashboards.settings import Settings
-from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
+from kvdiag.localstack import EngineOptions, LocalStack, Service, StackOptions
+from kvdiag.localstack.agent import complete
 from kvdiag.localstack.stack import ENVIRONMENT, START_TIMEOUT_S
 from kvdiag.runbooks import Step
 
@@ -40,7 +41,6 @@ ON_THE_SHARED_PAIR: Final = (
     "unexplained",
 )
 ON_THE_POOR_PAIR: Final = (
-    "local_hit",
     "queueing",
     "kv_pressure",
     "expired_handoff",
@@ -50,9 +50,26 @@ ON_THE_POOR_PAIR: Final = (
     "transfer_failed",
     "peer_unreachable",
     "upstream_error",
+    "local_hit",
     "feature_off",
 )
-"""In this order: the last ones kill decode, and the very last one finds it started with the wrong setting."""
+"""In this order: two of them kill decode, and the last ones need engines that are started another way."""
+COUNTED: Final = {
+    "triage": "kvdiag_turns_total > 0",
+    "compute_bound": 'kvdiag_turn_ttft_by_prompt_seconds_count{reused="yes",prompt!="<1k"} > 0',
+    "router_overhead": "kvdiag_router_seconds_count > 0",
+    "unexplained": "up == 1",
+    "queueing": "max_over_time(vllm:num_requests_waiting[15m]) > 0",
+    "kv_pressure": "max_over_time(kvdiag_retained_blocks[15m]) / kvdiag_kv_cache_blocks > 0.3",
+    "expired_handoff": 'kvdiag_expiries_total{kind="lease_lapsed"} > 0',
+    "suspect_kv": 'kvdiag_expiries_total{kind="read_after_release"} > 0',
+    "slow_transfer": 'kvdiag_transfer_seconds_count{direction="decode_to_prefill"} > ignoring (le) '
+    'kvdiag_transfer_seconds_bucket{direction="decode_to_prefill",le="2.5"}',
+    "transfer_failed": "kvdiag_transfer_failures_total > 0",
+    "peer_unreachable": 'kvdiag_matches_total{cause="peer_unreachable"} > 0',
+    "feature_off": 'kvdiag_connector_info{bidirectional="false"}',
+}
+"""What has a result only once the fault of a page has happened; for the others a turn is counted with the cause itself."""
 PATIENCE_S: Final = 120.0
 """How long a fault may take to show on a busy machine: scrapes are a second apart, leases and TTLs end by themselves."""
 TTL_S, LEASE_S = 15, 5
@@ -61,7 +78,9 @@ TTL_S, LEASE_S = 15, 5
 @pytest.fixture(scope="module")
 def poor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     options = StackOptions(
-        prefill=EngineOptions(decode_ttl_s=TTL_S, lease_s=LEASE_S, arguments=("--max-num-seqs", "1")),
+        prefill=EngineOptions(
+            prefix_caching=False, decode_ttl_s=TTL_S, lease_s=LEASE_S, arguments=("--max-num-seqs", "1")
+        ),
         decode=EngineOptions(decode_ttl_s=TTL_S, arguments=("--num-gpu-blocks-override", "200")),
         router_arguments=("--handle-ttl", "120"),
         prometheus=True,
@@ -93,9 +112,11 @@ def test_on_the_shared_pair(name: str, stack: LocalStack) -> None:
 
 @pytest.mark.parametrize("name", ON_THE_POOR_PAIR)
 def test_on_the_poor_pair(name: str, poor: LocalStack) -> None:
-    if name == "feature_off":
-        start_without_the_feature(poor)
-    revive_decode(poor)
+    if name == "local_hit":
+        restart_with(poor.prefills[0], "--no-enable-prefix-caching", "--enable-prefix-caching")
+    if name == "feature_off":  # what the page's own command does, on engines of its own
+        restart_with(poor.decodes[0], '"bidirectional_kv_xfer": true', '"bidirectional_kv_xfer": false')
+    revive(poor)
     execute(name, poor, provoked=name == "feature_off")
 
 
@@ -113,21 +134,25 @@ def test_the_page_of_suspect_kv_leads_to_its_panel_and_its_runbook(poor: LocalSt
     assert shell(Step(notes["runbook_command"], None), poor).startswith("# suspect_kv\n")
 
 
-def start_without_the_feature(stack: LocalStack) -> None:
-    """What the page's own command does on engines of its own: decode comes back with reading back switched off."""
-    decode = stack.decodes[0]
-    decode.stop()
-    decode.command = [
-        str(part).replace('"bidirectional_kv_xfer": true', '"bidirectional_kv_xfer": false') for part in decode.command
-    ]
+def restart_with(engine: Service, before: str, after: str) -> None:
+    engine.stop()
+    engine.command = [str(part).replace(before, after) for part in engine.command]
+    engine.start()
 
 
-def revive_decode(stack: LocalStack) -> None:
-    """Start decode again where a page before this one has killed it."""
-    decode = stack.decodes[0]
-    if decode.pid is None:
-        decode.start()
-        decode.wait_healthy(START_TIMEOUT_S)
+def revive(stack: LocalStack) -> None:
+    """Start engines again that a page before this one has killed, and wait until the router sends turns to them."""
+    for engine in (*stack.prefills, *stack.decodes):
+        if engine.pid is None:
+            engine.start()
+    for engine in (*stack.prefills, *stack.decodes):
+        engine.wait_healthy(START_TIMEOUT_S)
+    assert stack.router is not None
+    deadline = time.monotonic() + PATIENCE_S
+    while complete(stack.router.port, [{"role": "user", "content": "are you there"}]).status != 200:
+        assert time.monotonic() < deadline, "the router does not send turns to engines that are healthy"
+        time.sleep(0.5)
+    fresh(stack, "vector(1)")
 
 
 def execute(name: str, stack: LocalStack, *, provoked: bool = False) -> None:
@@ -135,6 +160,7 @@ def execute(name: str, stack: LocalStack, *, provoked: bool = False) -> None:
     for step in () if provoked else page.steps("How to reproduce here"):
         said = shell(step, stack)
         assert step.matches(said), f"{step.command}\nprinted:\n{said}"
+    when(stack, COUNTED.get(name, f'kvdiag_turns_total{{cause="{name}"}} > 0'))
     for step in page.steps("Diagnosis"):
         until_it_matches(step, stack)
 

@@ -77,10 +77,9 @@ def test_no_two_conversations_are_alike(engine: Engine) -> None:
     assert len(set(engine.conversations)) == len({texts[0] for texts in engine.said()}) == 2
 
 
-def test_an_anonymous_agent_sends_no_name_and_a_salted_one_a_salt_a_turn(engine: Engine) -> None:
-    talk(engine.url, "--whole", "--anonymous", "--salted")
+def test_an_anonymous_agent_sends_no_name(engine: Engine) -> None:
+    talk(engine.url, "--whole", "--anonymous")
     assert engine.conversations == [None, None]
-    assert len({body["cache_salt"] for body in engine.bodies}) == 2
 
 
 def test_an_editor_changes_its_first_message_for_the_last_turn(engine: Engine) -> None:

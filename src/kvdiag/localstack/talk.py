@@ -39,8 +39,6 @@ class Manner:
     max_tokens: int = 24
     whole: bool = False
     """Whether answers come in one piece; streamed ones have a time to first token."""
-    salted: bool = False
-    """Whether each turn hides from prefill's own prefix cache."""
     edits: bool = False
     """Whether the first message changes before the last turn."""
     hangs_up: bool = False
@@ -100,22 +98,18 @@ class Talk:
         answer = self._by_hand(abandon=last and self._manner.abandons) if len(self._ports) > 1 else self._routed()
         return answer.status, answer.text
 
-    def _parameters(self) -> dict[str, Any]:
-        salt = {"cache_salt": secrets.token_hex(8)} if self._manner.salted else {}
-        return {"max_tokens": self._manner.max_tokens, **salt}
-
     def _routed(self) -> Answer:
-        parameters = self._parameters() | {"stream": not self._manner.whole}
-        return complete(self._ports[0], self._messages, headers=self._headers, **parameters)
+        stream, limit = not self._manner.whole, self._manner.max_tokens
+        return complete(self._ports[0], self._messages, headers=self._headers, stream=stream, max_tokens=limit)
 
     def _by_hand(self, *, abandon: bool) -> Answer:
         prefill, decode = self._ports
         params = self._handle | {"do_remote_decode": True, "do_remote_prefill": False}
-        asked = self._parameters()
-        prefilled = complete(prefill, self._messages, **asked | {"max_tokens": 1, "kv_transfer_params": params})
+        prefilled = complete(prefill, self._messages, max_tokens=1, kv_transfer_params=params)
         if abandon or prefilled.status != http.client.OK:
             return prefilled
-        answer = complete(decode, self._messages, **asked | {"kv_transfer_params": _handle_of(prefilled)})
+        handed = _handle_of(prefilled)
+        answer = complete(decode, self._messages, max_tokens=self._manner.max_tokens, kv_transfer_params=handed)
         self._handle = _handle_of(answer)
         return answer
 
@@ -159,7 +153,6 @@ def _port(url: str) -> int:
 @click.option("--last-words", type=int, help="Length of the last message.")
 @click.option("--max-tokens", default=Manner.max_tokens, show_default=True)
 @click.option("--whole", is_flag=True, help="Answers in one piece; else streamed.")
-@click.option("--salted", is_flag=True, help="Hide each turn from prefill's own prefix cache.")
 @click.option("--edits", is_flag=True, help="Change the first message before the last turn.")
 @click.option("--hangs-up", is_flag=True, help="Leave when the last answer begins.")
 @click.option("--abandons", is_flag=True, help="By hand: never send the last turn to decode.")

@@ -45,6 +45,7 @@ function Bars({ panel, frames, width, height, theme }) {
       height={h}
       orientation={panel.options.orientation}
       displayMode={panel.options.displayMode}
+      text={panel.options.text}
       theme={theme}
       itemSpacing={6}
       lcdCellWidth={12}
