@@ -161,7 +161,10 @@ def events(rng: random.Random) -> Iterator[str]:
             "conversation": f"{number // 40:012x}",
             "turn": 1 + number % 40,
         }
-        read: dict[str, Any] = {"direction": "decode_to_prefill", "remote_request_id": f"chatcmpl-{rng.getrandbits(64):016x}"}
+        read: dict[str, Any] = {
+            "direction": "decode_to_prefill",
+            "remote_request_id": f"chatcmpl-{rng.getrandbits(64):016x}",
+        }
         held: dict[str, Any] = {"direction": "prefill_to_decode", "blocks": 90, "bytes": 94371840}
         yield encode(
             KvEvent(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvdiag.diagnosis.assemble import assemble
-from kvdiag.diagnosis.casebook import Casebook
+from kvdiag.diagnosis.casebook import Casebook, Wanted
 from kvdiag.diagnosis.options import Options
 from kvdiag.diagnosis.pipeline import read
 from kvdiag.diagnosis.timeline import Timeline, explain
 from kvdiag.errors import InputError
+from kvdiag.events import TurnRecord
 
 PREFILL = """\
 (EngineCore pid=1) INFO 11-29 08:00:00 [factory.py:64] Creating v1 connector with name: NixlPullConnector and engine_id: p1
@@ -136,3 +138,28 @@ def test_what_prefill_keeps_for_decode_comes_before_decode_reads_it(tmp_path: Pa
         ("b-prefill", "had its blocks released"),
         ("a-decode", "had its blocks kept for the next turn"),
     ]
+
+
+@pytest.mark.parametrize("name", ["r7", "conv-of-7", "chatcmpl-r7-0123abcd"])
+def test_a_turn_of_long_ago_is_found_by_name_in_a_long_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("kvdiag.diagnosis.casebook.MAX_TURNS", 50)
+    records = [
+        TurnRecord(
+            ts="2026-11-29T20:00:05Z",
+            request_id=f"r{n}",
+            conversation=f"conv-of-{n}",
+            turn=1,
+            status=200,
+            cause="first_turn",
+        )
+        for n in range(500)
+    ]
+    (tmp_path / "turns.jsonl").write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+    book = Casebook(wanted=Wanted(name))
+    read(book, [str(tmp_path)], Options(turns=True))
+    report = assemble(book, Options(turns=True))
+    assert [passage.turn.request_id for passage in explain(name, book, report).passages] == ["r7"]
+    # Ten other names begin alike, so that they are kept as well.
+    assert (report.turns.total, report.without_row) == (500, 500 - 50 - 11)

@@ -10,7 +10,7 @@ from kvdiag.causes import OUTCOMES
 from kvdiag.cli.reading import watched
 from kvdiag.diagnosis import Options
 from kvdiag.diagnosis.assemble import assemble
-from kvdiag.diagnosis.casebook import Casebook
+from kvdiag.diagnosis.casebook import Casebook, Wanted
 from kvdiag.diagnosis.pipeline import read
 from kvdiag.diagnosis.render import show
 from kvdiag.diagnosis.timeline import explain
@@ -32,7 +32,7 @@ def command(name: str, paths: tuple[str, ...], output: Literal["terminal", "json
     REQUEST_OR_CONVERSATION is a request id as any log spells it (X-Request-Id, chatcmpl-...), a conversation id, or
     the beginning of one. PATH is as for `classify`. Exits 1 when a turn shown has a fault.
     """
-    book, options = Casebook(), Options(turns=True)
+    book, options = Casebook(wanted=Wanted(name)), Options(turns=True)
     with watched() as progress:
         read(book, paths, options, progress)
     timeline = explain(name, book, assemble(book, options))

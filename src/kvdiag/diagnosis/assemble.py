@@ -52,6 +52,7 @@ def assemble(book: Casebook, options: Options) -> Report:
         settings=settings(book),
         latency=Latency(needs=needs(turn.split for turn in rows), averages=averages(book)),
         per_turn=rows if options.turns else None,
+        without_row=book.let_go if options.turns else 0,
     )
 
 

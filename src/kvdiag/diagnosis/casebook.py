@@ -84,6 +84,25 @@ class _Stream:
 
 
 @dataclass(slots=True)
+class Wanted:
+    """The request or conversation that somebody asks for, by its name or the beginning of it."""
+
+    name: str
+    turns: set[str] = field(default_factory=set)
+    """Turns of the conversation, by a router's lines."""
+
+    def note(self, conversation: str, turn_id: str) -> None:
+        """Note that a turn belongs to a conversation."""
+        if conversation.startswith(self.name) and len(self.turns) < MAX_TURNS:
+            self.turns.add(turn_id)
+
+    def names(self, turn: Turn) -> bool:
+        """Tell whether the turn may be meant."""
+        spelled = (self.name, external_id(self.name), external_id(self.name, suffixed=False))
+        return turn.id in self.turns or turn.id.startswith(spelled) or (turn.conversation or "").startswith(self.name)
+
+
+@dataclass(slots=True)
 class Casebook:
     """Collects facts in the order of the logs; the rules read it.
 
@@ -112,6 +131,11 @@ class Casebook:
     """What each log told last, by its name."""
     closed: Summary = field(default_factory=Summary)
     """What the turns that had to be let go of add up to."""
+    wanted: Wanted | None = None
+    """Whose turns are kept in any case."""
+    set_aside: dict[str, Turn] = field(default_factory=dict)
+    let_go: int = 0
+    """How many turns these are."""
     event_count: int = 0
 
     @property
@@ -211,13 +235,20 @@ class Casebook:
 
     def turn(self, turn_id: str) -> Turn:
         """Return the turn of this external id, the oldest one being closed when there are too many."""
-        turn = self.turns.get(turn_id)
+        turn = self.turns.get(turn_id) or self.set_aside.get(turn_id)
         if turn is None:
             turn = self.turns[turn_id] = Turn(turn_id, counted=self.counted.get(turn_id))
             if len(self.turns) > MAX_TURNS:
-                _, oldest = self.turns.popitem(last=False)
-                self.closed.count(oldest, judge(oldest, self), _NO_BASELINE)
+                self._close(*self.turns.popitem(last=False))
         return turn
+
+    def _close(self, turn_id: str, turn: Turn) -> None:
+        """Let go of a turn: what it adds up to remains, and the turn itself if somebody asks for it by name."""
+        if self.wanted is not None and len(self.set_aside) < MAX_TURNS and self.wanted.names(turn):
+            self.set_aside[turn_id] = turn
+            return
+        self.let_go += 1
+        self.closed.count(turn, judge(turn, self), _NO_BASELINE)
 
     def request(self, engine_id: str, teller: Teller | None = None) -> Turn:
         """Return the turn that an engine's line names, by its id without the suffix that engines add.
@@ -264,6 +295,8 @@ class Casebook:
         self.conversations.setdefault(conversation, []).append(event)
         self.conversations.move_to_end(conversation)
         self.event_count += 1
+        if self.wanted is not None and event.turn:
+            self.wanted.note(conversation, event.turn)
         while self.event_count > MAX_EVENTS:
             oldest, events = self.conversations.popitem(last=False)
             self.event_count -= len(events)
@@ -288,6 +321,7 @@ class Casebook:
 
     def settle_all(self) -> None:
         """Settle what is still open; called before the rules read the casebook."""
+        self.turns.update(self.set_aside)
         for conversation, events in list(self.conversations.items()):
             self.settle(conversation, events)
         for handle, mark in self.covered.items():

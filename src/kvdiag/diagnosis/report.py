@@ -176,5 +176,7 @@ class Report(msgspec.Struct, kw_only=True):
     settings: Settings = msgspec.field(default_factory=Settings)
     latency: Latency = msgspec.field(default_factory=Latency)
     per_turn: list[TurnReport] | None = None
+    without_row: int = 0
+    """Turns, the oldest, that are counted and have no place in `per_turn`, which holds the last 20,000."""
     interrupted: bool = False
     """Reading was broken off: this is what was known by then."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvdiag.diagnosis.render import render
+from kvdiag.diagnosis.render import FORMATS, render
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.render import Format
@@ -111,3 +111,12 @@ def test_the_runbook_is_a_command_to_copy(report: Report, output: Format) -> Non
 def test_a_narrow_terminal_keeps_each_cause_on_one_line(report: Report) -> None:
     lines = render(report, "terminal", color=False, width=80).splitlines()
     assert any(line.split()[:4] == ["expired_remote_read/declined", "certain", "2", "2"] for line in lines)
+
+
+@pytest.mark.parametrize("output", FORMATS)
+def test_turns_without_a_row_are_said_to_be(report: Report, output: Format) -> None:
+    report.without_row = 12345
+    shown = render(report, output, turns=True)
+    assert (
+        "12,345 earlier ones are counted" in shown or '"without_row": 12345' in shown or '"without_row":12345' in shown
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvdiag.diagnosis.render import wording
-from kvdiag.diagnosis.report import Evidence, Finding, InputSummary
+from kvdiag.diagnosis.report import Average, Evidence, Finding, InputSummary, LatencySplit
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,37 @@ def test_the_first_place_says_how_many_more_there_are(count: int, text: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("split", "text"),
+    [
+        (None, ""),
+        (LatencySplit(), ""),
+        (LatencySplit(prefill_queue=1.2, read=0.03, decode_unsplit=0.0), "prefill queue 1.2 s, read back 30 ms"),
+        (LatencySplit(router=0.5, prefill_unsplit=2.0), "router 500 ms, prefill, undivided 2 s"),
+    ],
+)
+def test_where_the_time_went(split: LatencySplit | None, text: str) -> None:
+    assert wording.spent(split) == text
+
+
+def test_an_average_says_that_it_is_one() -> None:
+    average = Average(
+        role="prefill", parts=["prefill_queue", "read"], mean_s=2.0, requests=20, metric="m", since="start"
+    )
+    assert wording.average_line(average) == (
+        "prefill queue and read back: 2 s on average over 20 requests of prefill since the start (m); of no single turn"
+    )
+
+
+@pytest.mark.parametrize(
     ("source", "text"),
     [
         (
             InputSummary(path="p", kind="vllm", role="prefill", lines=1000, recognised=9),
             "p: vllm, prefill, 9 of 1,000 lines recognised",
+        ),
+        (
+            InputSummary(path="p", kind="vllm", lines=40, recognised=20, repeated=10),
+            "p: vllm, 20 of 40 lines recognised, 10 of them a second time",
         ),
         (InputSummary(path="p", kind="vllm", lines=1, recognised=0), "p: vllm, 0 of 1 lines recognised"),
         (InputSummary(path="p\x1b", kind="binary", problem="not a log"), "p\\x1b: not a log"),

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 
 def render(report: Report, style: Style) -> str:
-    """Return verdict, window, turn counts, findings, rules not evaluated, inputs and, when asked for, turns."""
+    """Return what limits the report, if anything, verdict, window, counts, findings, averages, inputs and, if wanted, turns."""
     lines = (encoded({"schema": report.schema, "record": kind} | fields) for kind, fields in _records(report, style))
     return neutral_json("".join(line.decode() + "\n" for line in lines))
 
 
 def _records(report: Report, style: Style) -> Iterator[tuple[str, dict[str, object]]]:
+    if report.interrupted or report.without_row:
+        yield "limits", {"interrupted": report.interrupted, "without_row": report.without_row}
     groups: tuple[tuple[str, Sequence[msgspec.Struct]], ...] = (
         ("verdict", (report.verdict,)),
         ("window", (report.window,)),

@@ -120,7 +120,13 @@ def verdict_line(verdict: Verdict) -> str:
 
 def notice(report: Report) -> str:
     """Return what limits the whole report, nothing where nothing does."""
-    return "Reading was interrupted: this is what was known by then." if report.interrupted else ""
+    limits = []
+    if report.interrupted:
+        limits.append("Reading was interrupted: this is what was known by then.")
+    if report.without_row:
+        shown = count(len(report.per_turn or ()))
+        limits.append(f"Only the last {shown} turns have a row; {count(report.without_row)} earlier ones are counted.")
+    return " ".join(limits)
 
 
 def more(finding: Finding) -> str:
