@@ -233,15 +233,16 @@ class Connection(asyncio.Protocol):
 
     async def _run(self) -> None:
         """Serve one request after another: a task for each would cost as much as reading it."""
-        while True:
-            while self._request is not None:
-                try:
+        try:
+            while True:
+                while self._request is not None:
                     await self._handler(self._request, self)
-                finally:
                     self._served()
-            self._arrival = self._loop.create_future()
-            await self._arrival
-            self._arrival = None
+                self._arrival = self._loop.create_future()
+                await self._arrival
+                self._arrival = None
+        finally:
+            self.abort()
 
     def _served(self) -> None:
         self._request = self.on_pause = self.on_resume = None

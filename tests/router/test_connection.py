@@ -245,3 +245,17 @@ def test_a_client_that_never_reads_is_dropped_in_the_end() -> None:
             stuck.close()
 
     run(scenario())
+
+
+def test_nobody_waits_for_a_task_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cancelled(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    async def scenario() -> None:
+        async with running() as stack:
+            monkeypatch.setattr(stack.router, "handle", cancelled)
+            client = await stack.connect()
+            await client.send(b"GET /health HTTP/1.1\r\n\r\n" * 2)
+            assert await client.reader.read() == b""
+
+    run(scenario())
