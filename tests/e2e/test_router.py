@@ -18,7 +18,7 @@ from kvdiag.localstack.process import Service, get
 from kvdiag.localstack.stack import router_service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from openai.types.chat import ChatCompletionMessageParam
@@ -43,14 +43,8 @@ class Front:
 
     service: Service
     turn_log: Path
-
-    @property
-    def openai(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.service.url}/v1", api_key="k", max_retries=0)
-
-    @property
-    def anthropic(self) -> anthropic.Anthropic:
-        return anthropic.Anthropic(base_url=self.service.url, api_key="k", max_retries=0)
+    openai: openai.OpenAI
+    anthropic: anthropic.Anthropic
 
     def turn(self, request_id: str) -> dict[str, Any]:
         """Return a request's turn, once it is written."""
@@ -74,7 +68,11 @@ def front(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     service.start()
     try:
         service.wait_healthy(PATIENCE_S)
-        yield Front(service, folder / "turns.jsonl")
+        with (
+            openai.OpenAI(base_url=f"{service.url}/v1", api_key="k", max_retries=0) as by_openai,
+            anthropic.Anthropic(base_url=service.url, api_key="k", max_retries=0) as by_anthropic,
+        ):
+            yield Front(service, folder / "turns.jsonl", by_openai, by_anthropic)
     finally:
         service.stop()
 
@@ -257,20 +255,24 @@ def test_a_client_that_goes_away_stops_its_request(front: Front, stack: LocalSta
     events = front.openai.chat.completions.create(
         model=MODEL_NAME,
         messages=[{"role": "user", "content": PROMPT}],
-        max_tokens=6000,
+        max_tokens=4000,
         stream=True,
         extra_body={"ignore_eos": True},
         extra_headers=headers,
     )
     next(iter(events))
-    assert _running(decode) == 1
+    until(lambda: _running(decode) == 1)
     events.close()
     turn = front.turn(request_id)
     assert (turn["cause"], turn["detail"]) == ("client", "aborted")
-    until = time.monotonic() + PATIENCE_S
-    while _running(decode) and time.monotonic() < until:
+    until(lambda: (_running(decode), _aborted(decode)) == (0, aborted + 1))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert (_running(decode), _aborted(decode)) == (0, aborted + 1)
 
 
 def _running(port: int) -> float:
