@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.soak import mock
+from benchmarks.soak import mock, pair
 from benchmarks.soak.account import Account, turn_log_lines
 from benchmarks.soak.watch import Course, objects, resident_mib
 
@@ -23,6 +27,38 @@ def test_every_turn_on_mock_engines_is_accounted_for(tmp_path: Path) -> None:
     assert {course.name: len(course.values) > 2 for course in account.courses} == dict.fromkeys(
         ("router, MiB", "router, objects", "export, MiB", "export, objects"), True
     )
+
+
+def test_forks_edits_and_hang_ups_are_accounted_for(tmp_path: Path) -> None:
+    with ExitStack() as unwind:
+        rig = mock.MockRig(tmp_path)
+        rig.start(unwind)
+        day = pair.Day(rig.router.port)
+        agents = [threading.Thread(target=day.run, args=(seed,)) for seed in range(6)]
+        for agent in agents:
+            agent.start()
+        while not {"goes on", "forks", "edits", "hangs up"} <= set(day.sent) and not day.problems:
+            time.sleep(0.1)
+        day.over.set()
+        for agent in agents:
+            agent.join()
+        (tmp_path / "prefill-events.jsonl").touch()
+        account = pair._account(rig.router, tmp_path, day.sent.total())
+        assert rig.stats()["twice"] == 0
+    assert day.problems == account.problems == []
+
+
+def test_a_request_of_decode_that_was_read_twice_is_noticed(tmp_path: Path) -> None:
+    read = {"kind": "transfer", "direction": "decode_to_prefill"}
+    events = [
+        {**read, "remote_request_id": "a"},
+        {**read, "remote_request_id": "b"},
+        {**read, "remote_request_id": "a"},
+        {"kind": "transfer", "direction": "prefill_to_decode", "remote_request_id": "a"},
+        {"kind": "match"},
+    ]
+    (tmp_path / "prefill-events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert pair._claimed_twice(tmp_path) == 1
 
 
 def test_a_figure_that_does_not_agree_is_a_problem() -> None:
