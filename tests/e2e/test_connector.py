@@ -1,7 +1,7 @@
 """The instrumented connector on the real pair, driven by hand: what is read is right, what cannot be read costs nothing.
 
 Beside the shared pair, whose prefill has no prefix cache and leaves vLLM's failure policy as it is, runs a second one:
-its prefill has a prefix cache and recomputes, its decode holds blocks long enough for a busy machine, both prefills read
+both recompute, its prefill has a prefix cache, its decode holds blocks long enough for a busy machine, both prefills read
 from it, both send spans, decode's event log lies on a full disk. A third prefill lacks the feature and has no place for
 its event log.
 """
@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from kvdiag.localstack.process import Service
 
-TTL_S = 60
-READ_TIMEOUT_S = 5
+TTL_S = 150
+READ_TIMEOUT_S = 10
 HISTORY = [
     "read the file, name the function that parses the header and say what it returns; " * 8,
     "now change the second argument of that function, run the tests and report the failures; " * 8,
@@ -134,11 +134,10 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     unwind = contextlib.ExitStack()
     collector = unwind.enter_context(over_grpc())
     traced = ("--otlp-traces-endpoint", collector.url.replace("grpc:", "http:"))
-    prefill = EngineOptions(failure_policy="recompute", decode_ttl_s=TTL_S, arguments=traced, connector_config=settings)
-    decode = EngineOptions(
-        decode_ttl_s=TTL_S, arguments=traced, connector_config=settings | {"kvdiag_event_log": "/dev/full"}
-    )
-    options = StackOptions(prefill=prefill, decode=decode, router_arguments=None)
+    common = EngineOptions(failure_policy="recompute", decode_ttl_s=TTL_S, arguments=traced, connector_config=settings)
+    full_disk = settings | {"kvdiag_event_log": "/dev/full"}
+    decode = replace(common, connector_config=full_disk, kv_cache_gib=2)  # it holds what hundreds of turns leave
+    options = StackOptions(prefill=common, decode=decode, router_arguments=None)
     broken_log = {"kvdiag_event_log": str(folder / "no" / "folder" / "events")}
     off = EngineOptions(bidirectional=False, connector_config=broken_log)
     service = engine_service("prefill-off", "prefill", ensure_model(model_cache()), folder, off)
@@ -342,8 +341,8 @@ def test_a_prefill_without_the_feature_and_with_a_broken_log_just_computes(cache
 
 def test_the_effective_configuration_is_exposed(cached: Pair, engines: Engines) -> None:
     info = {"ttl_seconds": str(TTL_S), "block_size": "128", "verify": "on", "recompute_threshold": "64"}
-    for port, role, policy in ((cached.prefill, "prefill", "recompute"), (cached.decode, "decode", "fail")):
-        labels = {"role": role, "bidirectional": "true", "failure_policy": policy}
+    for port, role in ((cached.prefill, "prefill"), (cached.decode, "decode")):
+        labels = {"role": role, "bidirectional": "true", "failure_policy": "recompute"}
         assert metric(port, "kvdiag_connector_info", **info, **labels) == 1
     assert metric(engines.off, "kvdiag_connector_info", bidirectional="false") == 1
     assert metric(cached.prefill, "kvdiag_connector_errors_total") == 0
@@ -456,16 +455,14 @@ def test_a_read_that_stalls_is_given_up_and_computed(cached: Pair, engines: Engi
     assert metric(cached.prefill, "kvdiag_lost_tokens_total", **lost) > 0
 
 
-def test_a_hand_off_that_stalls_ends_as_an_error(cached: Pair, engines: Engines) -> None:
-    """On decode vLLM's policy counts, and here it is to fail."""
+def test_a_hand_off_that_stalls_is_given_up_and_computed(cached: Pair, engines: Engines) -> None:
     messages = turn(f"{next(_unique)}: {HISTORY[0]}")
     prefilled = handle_of(cached.ask_prefill(messages))
     with asked_while_frozen(
         engines.stack.prefills[0], cached.decode, lambda: cached.ask_decode(messages, prefilled)
     ) as asked:
         answer = asked.result()
-    assert answer.status == 500
-    assert cached.first_turn(messages)[0]
+    assert (answer.status, answer.text) == (200, cached.honest_text(messages))
 
 
 def test_a_decode_that_died_costs_no_turn(uncached: Pair, engines: Engines) -> None:
