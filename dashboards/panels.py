@@ -182,10 +182,12 @@ def table_panel(
     links: Mapping[str, tuple[str, str]] | None = None,
     sort: str,
     words: Mapping[str, Words] | None = None,
+    hidden: tuple[str, ...] = (),
 ) -> table.Panel:
     """Instant queries side by side: `columns` maps a heading to (query, unit), `labels` a label to its heading.
 
-    `links` maps a heading to (title, URL) of a data link, `words` a heading to what its numbers read as.
+    `links` maps a heading to (title, URL) of a data link, `words` a heading to what its numbers read as;
+    `hidden` labels have no column.
     """
     panel = (
         _base(table.Panel(), title, why, "short", absent, "")
@@ -211,7 +213,7 @@ def table_panel(
         dm.DataTransformerConfig(
             id_val="organize",
             options={
-                "excludeByName": {"Time": True},
+                "excludeByName": dict.fromkeys(("Time", *hidden), True),
                 "indexByName": order,
                 "renameByName": {**labels, **renamed},
             },

@@ -16,6 +16,17 @@ def with_role(expression: str) -> str:
     return f"{expression} * on (job, instance) group_left (role) max by (job, instance, role) (kvdiag_connector_info)"
 
 
+def with_peer(expression: str) -> str:
+    """Add the other engine's instance as `engine` to a result that has its id in `peer`; an id that nobody claims stays."""
+    known = (
+        'label_replace(label_replace(max by (engine_id, instance) (kvdiag_connector_info), "peer", "$1", "engine_id", "(.*)"), '
+        '"engine", "$1", "instance", "(.*)")'
+    )
+    known = f"max by (peer, engine) ({known})"
+    unknown = f'label_replace({expression}, "engine", "$1", "peer", "(.*)") unless on (peer) {known}'
+    return f"({expression}) * on (peer) group_left (engine) {known} or {unknown}"
+
+
 def rate(metric: str, selector: str, by: str = "", window: str = WINDOW) -> str:
     """Per second, summed by these labels."""
     return f"sum{_by(by)}(rate({metric}{{{selector}}}[{window}]))"

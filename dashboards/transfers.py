@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvdiag.dashboards import vllm_series
 from kvdiag.dashboards.board import Board, state
 from kvdiag.dashboards.panels import BAD, Placed, Query, Row, graph_panel, heatmap_panel, table_panel
-from kvdiag.dashboards.promql import DECODE, ENGINE, PREFILL, quantile, rate, ratio
+from kvdiag.dashboards.promql import DECODE, ENGINE, PREFILL, quantile, rate, ratio, with_peer
 
 if TYPE_CHECKING:
     from kvdiag.dashboards.settings import Settings
@@ -220,7 +220,14 @@ def _pairs() -> Row:
         by = "direction, instance, peer"
         return f"sum by ({by}) (increase(kvdiag_peer_{name}_total{{{ENGINE}}}[$__range]))"
 
-    moved, spent = total("transfer_bytes"), total("transfer_seconds")
+    done, moved, spent = total("transfers"), total("transfer_bytes"), total("transfer_seconds")
+    columns = {
+        "Transfers": (f"{done} > 0", "short"),
+        "Bytes": (f"{moved} > 0", "bytes"),
+        "Mean time": (f"{spent} / ({done} > 0)", "s"),
+        "Speed": (f"{moved} / ({spent} > 0)", "Bps"),
+        "Failed": (f"({total('transfer_failures')} or 0 * {done})", "short"),
+    }
     return Row(
         (
             Placed(
@@ -228,14 +235,9 @@ def _pairs() -> Row:
                     "Every pair",
                     "In the chosen range. The reader is the engine that recorded it. One slow host shows in several rows, "
                     "a slow fabric in all.",
-                    {
-                        "Transfers": (f"{total('transfers')} > 0", "short"),
-                        "Bytes": (f"{moved} > 0", "bytes"),
-                        "Mean time": (f"{spent} / ({total('transfers')} > 0)", "s"),
-                        "Speed": (f"{moved} / ({spent} > 0)", "Bps"),
-                        "Failed": (f"{total('transfer_failures')} or 0 * {total('transfers')}", "short"),
-                    },
-                    labels={"direction": "Direction", "instance": "Reader", "peer": "Read from"},
+                    {heading: (with_peer(expr), unit) for heading, (expr, unit) in columns.items()},
+                    labels={"direction": "Direction", "instance": "Reader", "engine": "Read from"},
+                    hidden=("peer",),
                     absent=_QUIET,
                     sort="Transfers",
                 ),

@@ -230,10 +230,12 @@ class Engine(Target):
     def __init__(self, scenario: Scenario, role: Literal["prefill", "decode"], number: int) -> None:
         super().__init__(f"{scenario}-{role}", f"{role}-{number}:8{1 if role == 'prefill' else 2}0{number}")
         self.role = role
+        self.engine_id = f"id-of-{role}-{number}"
         constant = {"model_name": "qwen3-32b", "engine": "0"}
         self.metrics = Metrics("connector", self.registry, constant=constant)
         self.metrics.gauge("kvdiag_build_info", "0.1.0").set(1)
         info = {"role": role, "bidirectional": "true", "ttl_seconds": "480", "vllm": "0.32.0", "nixl": "1.5.1"}
+        info["engine_id"] = self.engine_id
         values = [info.get(label, "x") for label in METRICS["kvdiag_connector_info"].labels]
         self.metrics.gauge("kvdiag_connector_info", *values).set(1)
         self.metrics.gauge("kvdiag_kv_cache_blocks").set(BLOCKS)
@@ -334,9 +336,9 @@ class Deployment:
         chance = self.chance
         prefill, decode = chance.choice(self.prefill), chance.choice(self.decode)
         slow = 30 if faulty and prefill is self.prefill[1] else 1
-        decode.read("prefill_to_decode", prefill.instance, 4000, 0.03 * chance.lognormvariate(0, 0.3) * slow)
+        decode.read("prefill_to_decode", prefill.engine_id, 4000, 0.03 * chance.lognormvariate(0, 0.3) * slow)
         if cause == "remote_hit":
-            prefill.read("decode_to_prefill", decode.instance, 9000, 0.06 * chance.lognormvariate(0, 0.3) * slow)
+            prefill.read("decode_to_prefill", decode.engine_id, 9000, 0.06 * chance.lognormvariate(0, 0.3) * slow)
             prefill.metrics.counter("kvdiag_response_tokens_total", "yes").inc(280)
             prefill.metrics.counter("kvdiag_response_tokens_total", "no").inc(25)
             prefill.metrics.counter("kvdiag_lost_tokens_total", "prefix_diverged", "in_response").inc(25)
@@ -368,7 +370,9 @@ class Deployment:
         reader = self.prefill[1]
         for direction in DIRECTIONS:
             reader.metrics.counter("kvdiag_transfer_failures_total", direction).inc()
-        reader.metrics.counter("kvdiag_peer_transfer_failures_total", "decode_to_prefill", "decode-1:8201").inc()
+        reader.metrics.counter(
+            "kvdiag_peer_transfer_failures_total", "decode_to_prefill", "id of an engine that is gone"
+        ).inc()
         reader.failed.inc()
         self.decode[0].metrics.counter("kvdiag_expiries_total", "read_after_release").inc(0.2)
         self.prefill[0].metrics.counter("kvdiag_expiries_total", "read_declined").inc(4)

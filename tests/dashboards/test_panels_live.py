@@ -97,3 +97,11 @@ def test_the_fault_shows_where_the_eye_looks(ask: Ask) -> None:
     assert value("Prompt tokens lost", "healthy") < 0.1 < value("Prompt tokens lost", "fault")
     assert value("Suspect answers", "healthy") == 0 < value("Suspect answers", "fault")
     assert value("TTFT saved per later turn", "healthy") > 0
+
+
+def test_pairs_are_named_by_instance_and_engines_that_are_gone_by_their_id(ask: Ask) -> None:
+    panel = next(p for p in DOCUMENTS["boards/transfers.json"]["panels"] if p["title"] == "Every pair")
+    columns = [{one["metric"]["engine"] for one in ask(target["expr"], "fault")} for target in panel["targets"]]
+    moved, failed = columns[0], columns[-1]
+    assert moved == {"prefill-0:8100", "prefill-1:8101", "decode-0:8200", "decode-1:8201"}
+    assert failed == moved | {"id of an engine that is gone"}
