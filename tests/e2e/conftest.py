@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DECODE_TTL_S = 20
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "pythonic")
 IDLE_AT = "idle-at"
 """File that remembers when the stack was up and idle."""
 
@@ -31,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """Prefill without a prefix cache, so that reuse has to come from decode; a router whose TTL is too long."""
     options = StackOptions(
-        prefill=EngineOptions(prefix_caching=False, decode_ttl_s=DECODE_TTL_S),
-        decode=EngineOptions(decode_ttl_s=DECODE_TTL_S),
+        prefill=EngineOptions(prefix_caching=False, decode_ttl_s=DECODE_TTL_S, arguments=TOOLS),
+        decode=EngineOptions(decode_ttl_s=DECODE_TTL_S, arguments=TOOLS),
         router_arguments=("--handle-ttl", "120", "--no-derive"),
         prometheus=True,
     )
