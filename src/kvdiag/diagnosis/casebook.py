@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MAX_TURNS: Final = 20_000
 MAX_EVENTS: Final = 40_000
 _MAX_READERS: Final = 20_000
-_MAX_COUNTED: Final = 100_000
+_MAX_COUNTED: Final = 50_000
 _MAX_LOGS: Final = 4096
 _MAX_PIDS: Final = 4096
 ROUTING: Final = frozenset({pattern.kind for pattern in PATTERNS if "product" in pattern.fixed})

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _QUOTED: Final = re.compile(r"'([^']{1,300})'")
 _SERVING: Final = re.compile(r"/(?:v1/)?(?:chat/completions|completions|responses|messages|inference|generate)")
 _MAX_TYPES: Final = 64
+_NOTHING: Final[dict[str, Any]] = {}
 _MAX_REASON: Final = 160
 
 
@@ -58,7 +59,9 @@ class Seen(NamedTuple):
     def mark(self, kind: str, turn: Turn | None = None, *, suffixed: bool = True) -> Turn:
         """Note the fact with its turn."""
         turn = turn or self.turn(suffixed=suffixed)
-        turn.mark(kind, Mark(self.evidence, self.engine, self.fact.stamp, self.data))
+        turn.mark(
+            kind, Mark(self.evidence, self.engine, self.fact.stamp, self.data if kind == "released" else _NOTHING)
+        )
         return turn
 
     def note(self, kind: str | None = None) -> None:

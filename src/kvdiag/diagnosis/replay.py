@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from kvdiag.diagnosis.facts import Fact
 
-_REMEMBERED: Final = 100_000
+_REMEMBERED: Final = 50_000
 
 
 @dataclass(slots=True)
 class Replay:
-    """Tells, of one log, which facts it tells again. It remembers about the last hundred thousand."""
+    """Tells, of one log, which facts it tells again. It remembers the last fifty thousand, and up to as many before."""
 
     known: set[int] = field(default_factory=set)
     older: set[int] = field(default_factory=set)

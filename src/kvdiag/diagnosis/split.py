@@ -23,8 +23,8 @@ TELLING_BYTES: Final = 32e6
 """What is smaller and takes long has waited for something else, for a CPU most likely; no transport is so slow."""
 _TELLING_TOKENS: Final = 2048
 NEEDS: Final = {
-    "router": "kvdiag's turn log, or the log of a router that times its own work (vLLM production-stack)",
-    "prefill_queue": "kvdiag's connector on prefill; or prefill's DEBUG log with --enable-log-requests and stamps in "
+    "router": "router_s in kvdiag's turn log, or a router that times its own work (vLLM production-stack)",
+    "prefill_queue": "queue_s in kvdiag's turn or event log; or prefill's DEBUG log with --enable-log-requests and stamps in "
     "milliseconds (JSON log format)",
     "read": "kvdiag's connector on prefill; or prefill's DEBUG log with stamps in milliseconds (JSON log format)",
     "prefill_compute": "the time of the prefill call by the router's log, and the parts prefill_queue and read",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from kvdiag.causes import CAUSES
 from kvdiag.diagnosis.render import charts
-from kvdiag.diagnosis.report import TurnReport
+from kvdiag.diagnosis.report import LatencySplit, TurnReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,7 @@ def _gaps(turns: list[TurnReport]) -> Frame | None:
     return charts.gaps(turns, 480)
 
 
-CHARTS = [charts.ttft_by_turn, charts.time_line, _gaps, charts.transfers]
+CHARTS = [charts.ttft_by_turn, charts.time_line, _gaps, charts.transfers, charts.spent]
 
 
 def _tips(frame: Frame | None) -> list[str]:
@@ -29,7 +30,7 @@ def _tips(frame: Frame | None) -> list[str]:
     return [title.text or "" for title in frame.root.iter("title")]
 
 
-@pytest.mark.parametrize(("chart", "marks"), list(zip(CHARTS, [5, 5, 4, 2], strict=True)))
+@pytest.mark.parametrize(("chart", "marks"), list(zip(CHARTS[:4], [5, 5, 4, 2], strict=True)))
 def test_marks_every_turn_that_tells_enough(
     report: Report, chart: Callable[[list[TurnReport]], Frame | None], marks: int
 ) -> None:
@@ -76,3 +77,19 @@ def test_times_with_and_without_a_year_share_no_axis(dated: int, undated: int, d
     stamps = ["2026-11-29T08:00:00Z"] * dated + ["11-29 08:00:00"] * undated
     turns = [TurnReport(request_id="r", cause="remote_hit", confidence="certain", ts=stamp) for stamp in stamps]
     assert len(_tips(charts.time_line(turns))) == drawn
+
+
+def test_the_slowest_turns_are_stacked_from_their_parts(report: Report) -> None:
+    turns = report.per_turn or []
+    turns[0].split = LatencySplit(router=0.5, prefill_compute=1.0)
+    turns[1].split = LatencySplit(prefill_queue=3.0, decode_unsplit=0.0)
+    turns[2].split = LatencySplit()
+    tips = _tips(charts.spent(turns))
+    assert [tip.partition(";")[0] for tip in tips] == ["prefill queue 3 s", "router 500 ms", "prefill compute 1 s"]
+    assert list(charts.part_colors(turns)) == ["router", "prefill queue", "prefill compute"]
+
+
+def test_only_the_slowest_are_stacked(report: Report) -> None:
+    turns = [msgspec.structs.replace((report.per_turn or [])[0], split=LatencySplit(read=n)) for n in range(1, 200)]
+    assert [tip.partition(";")[0] for tip in _tips(charts.spent(turns))][:2] == ["read back 199 s", "read back 198 s"]
+    assert len(_tips(charts.spent(turns))) == 24

@@ -81,9 +81,10 @@ def ttft_by_turn(turns: Sequence[TurnReport]) -> svg.Frame | None:
     return frame
 
 
-def part_colors() -> dict[str, str]:
-    """Return the colours of the parts of a turn's time, by their names."""
-    return {name: _PART_COLORS[field] for field, name, _ in wording.PARTS}
+def part_colors(turns: Sequence[TurnReport]) -> dict[str, str]:
+    """Return the colours of the parts of the turns' time that occur, by their names."""
+    seen = {field for turn in turns for field, _, _ in _parts(turn)}
+    return {name: _PART_COLORS[field] for field, name, _ in wording.PARTS if field in seen}
 
 
 def spent(turns: Sequence[TurnReport]) -> svg.Frame | None:
@@ -107,7 +108,7 @@ def spent(turns: Sequence[TurnReport]) -> svg.Frame | None:
 
 
 def _parts(turn: TurnReport) -> list[tuple[str, str, float]]:
-    taken = ((field, name, getattr(turn.split, field)) for field, name, _ in wording.PARTS)
+    taken = ((field, name, getattr(turn.split, field, None)) for field, name, _ in wording.PARTS)
     return [(field, name, value) for field, name, value in taken if value]
 
 

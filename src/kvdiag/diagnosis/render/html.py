@@ -177,7 +177,7 @@ def _figure(title: str, caption: str, frame: Frame | None) -> Element | None:
 
 
 def _spent(turns: Sequence[TurnReport]) -> Element | None:
-    colors = charts.part_colors()
+    colors = charts.part_colors(turns)
     caption = "The parts of the time to first token, of the slowest turns; grey is time that no input divides."
     figure = _figure("Where the time went", caption, charts.spent(turns))
     if figure is not None:
