@@ -18,6 +18,7 @@ from kvdiag.router.records import CLIENT_GONE, record_of
 from kvdiag.router.state import Prefilled, TurnState
 from kvdiag.router.stores import Entry
 from kvdiag.router.tracing import TurnTrace
+from kvdiag.router.verdict import lookup_cause
 
 if TYPE_CHECKING:
     from kvdiag.router.bodies import Body
@@ -107,11 +108,10 @@ class Turn:
         if single:
             state.claim = await self._claim(supported=supported)
         services.metrics.lookup(state.claim.lookup)
-        if supported:
-            prefilled = await prefill(services, state)
-        else:
-            prefilled = Prefilled()
-            state.outcome = TurnOutcome(cause="missing_metadata", detail="unsupported")
+        if not state.claim.hit:
+            cause, detail = lookup_cause(state.claim.lookup)
+            state.outcome = TurnOutcome(cause=cause, detail=detail)
+        prefilled = await prefill(services, state) if supported else Prefilled()
         await decode(services, state, prefilled, self._commit)
 
     async def _claim(self, *, supported: bool) -> Claim:

@@ -28,6 +28,11 @@ Pair = tuple[str, str | None]
 """Cause and detail."""
 
 
+def lookup_cause(lookup: str) -> Pair:
+    """Return why a turn has no handle to send."""
+    return LOOKUP_CAUSES.get(lookup, ("missing_metadata", lookup))
+
+
 def failed_read(*, expired: bool) -> Pair:
     """Return why prefill failed with a handle: stock vLLM fails the request where it declines an expired read."""
     return ("expired_remote_read", "failed_request") if expired else ("upstream_error", None)
@@ -40,7 +45,7 @@ def explain(claim: Claim, answer: PrefillAnswer, prefill: Engine, failed: Pair |
     """
     if claim.hit and failed is None:
         return _told(answer) or _inferred(claim, answer, prefill)
-    cause, detail = failed or LOOKUP_CAUSES.get(claim.lookup, ("missing_metadata", claim.lookup))
+    cause, detail = failed or lookup_cause(claim.lookup)
     counts = _told(answer) or _local_only(answer)
     return replace(counts, cause=cause, detail=detail, lost_tokens=_lost(claim, counts))
 

@@ -422,6 +422,7 @@ def test_an_engines_refusal_reaches_the_client_without_internals(role: str) -> N
             assert reply.headers["retry-after"] == "7"
             assert reply.json()["error"]["message"] == "engine says no"
             assert b"secret" not in reply.body
+            assert (stack.records[0].status, stack.records[0].cause) == (429, "first_turn")
 
     run(scenario())
 
