@@ -58,7 +58,7 @@ class _Role(click.ParamType[tuple[LogRole, str]]):
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="terminal", show_default=True, help="Output.")
-@click.option("--turns", is_flag=True, help="Add a line for every turn.")
+@click.option("--turns", is_flag=True, help="Add a line for every turn, the last 20,000 at most.")
 @click.option(
     "--slow", type=_Duration(), help="A turn is slow from this time to first token on; default: the log's own baseline."
 )
