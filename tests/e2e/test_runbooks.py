@@ -66,7 +66,7 @@ COUNTED: Final = {
     "slow_transfer": 'kvdiag_transfer_seconds_count{direction="decode_to_prefill"} > ignoring (le) '
     'kvdiag_transfer_seconds_bucket{direction="decode_to_prefill",le="2.5"}',
     "transfer_failed": "kvdiag_transfer_failures_total > 0",
-    "peer_unreachable": 'kvdiag_matches_total{cause="peer_unreachable"} > 0',
+    "peer_unreachable": 'kvdiag_lost_tokens_total{cause="peer_unreachable"} > 0',
     "feature_off": 'kvdiag_connector_info{bidirectional="false"}',
 }
 """What has a result only once the fault of a page has happened; for the others a turn is counted with the cause itself."""
