@@ -24,6 +24,8 @@ _SMALL: Final = replace(_COMMON, arguments=("--num-gpu-blocks-override", str(SMA
 _STOCK: Final = replace(_COMMON, connector="stock", environment={"VLLM_PLUGINS": ""})
 _STOCK_COLD: Final = replace(_STOCK, prefix_caching=False)
 _TCP: Final = {"UCX_TLS": "tcp,self"}
+# Long enough that a transfer tells of the network.
+_LONG: Final = 16384
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,10 @@ ENGINES: Final[dict[str, Engine]] = {
     "decode-small-off": Engine("decode", replace(_SMALL, bidirectional=False, prefix_caching=False)),
     "decode-other": Engine("decode", replace(_COMMON, arguments=("--dtype", "bfloat16"))),
     "prefill-disk-full": Engine("prefill", replace(_COLD, connector_config={"kvdiag_event_log": "/dev/full"})),
-    "prefill-tcp": Engine("prefill", replace(_COLD, environment=_TCP)),
+    "prefill-tcp": Engine("prefill", replace(_COLD, max_model_len=_LONG, environment=_TCP)),
     "decode-tcp": Engine(
-        "decode", replace(_COMMON, environment={**_TCP, "VLLM_NIXL_SIDE_CHANNEL_HOST": UNPLUGGED_HOST})
+        "decode",
+        replace(_COMMON, max_model_len=_LONG, environment={**_TCP, "VLLM_NIXL_SIDE_CHANNEL_HOST": UNPLUGGED_HOST}),
     ),
     "stock-prefill": Engine("prefill", _STOCK_COLD),
     "stock-decode": Engine("decode", _STOCK),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -37,6 +38,7 @@ class Rig:
         self.folder = folder
         self.exchanges: list[Exchange] = []
         self.routers: list[Service] = []
+        self._talks = 0
         self._arguments = tuple(arguments)
         self._recorder = recorder
         self._environment: dict[str, str] = {}
@@ -115,6 +117,17 @@ class Rig:
         finally:
             service.thaw()
 
+    @contextlib.contextmanager
+    def standing_still(self, service: Service, seconds: float) -> Iterator[None]:
+        """Let a service stand still for some time, whatever is going on."""
+        service.freeze()
+        timer = threading.Timer(seconds, service.thaw)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.join()
+
     def agent(self, conversation: str | None = None, *, stream: bool = False, **parameters: object) -> Agent:
         """Return a client of the router."""
         return Agent(self.router.port, conversation, stream, parameters)
@@ -147,7 +160,8 @@ class Rig:
 
     def by_hand(self) -> Talk:
         """Return a conversation without a router."""
-        return Talk(self)
+        self._talks += 1
+        return Talk(self, self._talks)
 
     def note(self, exchange: Exchange) -> Exchange:
         """Keep an exchange for the comparison with an honest prefill."""
@@ -158,8 +172,9 @@ class Rig:
 class Talk:
     """A conversation driven by hand, as a minimal router does: prefill with the handle held, decode with its params."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, number: int) -> None:
         self._rig = rig
+        self._number = number
         self._hand = Hand(rig.prefill, rig.decode)
         self.messages: list[dict[str, str]] = []
         self.handle: dict[str, Any] | None = None
@@ -176,7 +191,9 @@ class Talk:
     ) -> None:
         """Take some turns; `between_s` passes between prefill and decode, and each runs in a weather of its own."""
         for _ in range(count):
-            self.messages.append({"role": "user", "content": self._rig.words(len(self.messages), size)})
+            self.messages.append(
+                {"role": "user", "content": self._rig.words(100 * self._number + len(self.messages), size)}
+            )
             with prefilling():
                 exchange, params = self._hand.prefill(self.messages, self.handle)
             if not exchange.failed:

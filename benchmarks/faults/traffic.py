@@ -110,11 +110,11 @@ def answers_outgrow_decode(rig: Rig) -> None:
     )
 )
 def long_tool_results(rig: Rig) -> None:
-    """One of an agent's many turns adds a tool's result of 2,800 tokens to its history of 5,000."""
+    """One of an agent's many turns adds a tool's result of 2,400 tokens to its history of 5,300."""
     agent = rig.agent("reads-files", stream=True)
     rig.talk(agent, 1, size=150)
     rig.talk(agent, 7, size=2)
-    rig.talk(agent, 1, size=100)
+    rig.talk(agent, 1, size=85)
 
 
 @scenario(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.faults import network
@@ -13,6 +11,8 @@ if TYPE_CHECKING:
     from benchmarks.faults.rig import Rig
 
 _WIRED: Final = ("prefill-tcp", "decode-tcp")
+LONG: Final = 150
+"""Size of a prompt of 4,200 tokens; two of them are 35 MB, enough to tell of the transport."""
 _READ_BACKS: Final = Evidence("prefill-events.jsonl", '"kind":"transfer"', "read-backs")
 _HAND_OFFS: Final = Evidence("decode-events.jsonl", '"kind":"transfer"', "hand-offs")
 
@@ -94,10 +94,10 @@ def data_connections_reset(rig: Rig) -> None:
     network=True,
 )
 def slow_network(rig: Rig) -> None:
-    """Both engines share 8 Mbit/s, after some turns at full speed."""
-    rig.talk(rig.agent("before", stream=True), 3, size=40)
-    with network.slow("8mbit"):
-        rig.talk(rig.agent("during", stream=True), 4, size=40)
+    """Both engines share 64 Mbit/s, after a conversation at full speed."""
+    rig.talk(rig.agent("before", stream=True), 3, size=LONG)
+    with network.slow("64mbit"):
+        rig.talk(rig.agent("during", stream=True), 3, size=LONG)
 
 
 @scenario(
@@ -111,10 +111,11 @@ def slow_network(rig: Rig) -> None:
     network=True,
 )
 def slow_read_back(rig: Rig) -> None:
-    """The network has 8 Mbit/s while prefill works on a turn, and full speed while decode does."""
+    """The network has 64 Mbit/s while prefill works on a turn, and full speed while decode does."""
     talk = rig.by_hand()
-    talk.turns(6, size=30)
-    talk.turns(4, size=30, prefilling=lambda: network.slow("8mbit"))
+    talk.turns(1, size=2 * LONG)
+    talk.turns(3, size=2)
+    talk.turns(3, size=2, prefilling=lambda: network.slow("64mbit"))
 
 
 @scenario(
@@ -129,10 +130,11 @@ def slow_read_back(rig: Rig) -> None:
     network=True,
 )
 def slow_hand_off(rig: Rig) -> None:
-    """The network has 8 Mbit/s while decode works on a turn, and full speed while prefill does."""
-    talk = rig.by_hand()
-    talk.turns(6, size=30)
-    talk.turns(4, size=30, decoding=lambda: network.slow("8mbit"))
+    """The network has 64 Mbit/s while decode works on a turn, and full speed while prefill does."""
+    for _ in range(3):
+        rig.by_hand().turns(1, size=2 * LONG)
+    for _ in range(3):
+        rig.by_hand().turns(1, size=2 * LONG, decoding=lambda: network.slow("64mbit"))
 
 
 @scenario(
@@ -145,13 +147,9 @@ def slow_hand_off(rig: Rig) -> None:
     engines=("prefill", "decode"),
 )
 def first_contact_takes_long(rig: Rig) -> None:
-    """A new decode stands still for 4 s when prefill reads from it for the first time."""
+    """A new decode stands still for 6 s when prefill reads from it for the first time; no router."""
     rig.restart(rig.decode)
-    agent = rig.agent("agent")
-    rig.talk(agent, 1)
-    with rig.frozen(rig.decode):
-        turn = threading.Thread(target=rig.talk, args=(agent, 1))
-        turn.start()
-        time.sleep(4)
-    turn.join()
-    rig.talk(agent, 3)
+    talk = rig.by_hand()
+    talk.turns(1)
+    talk.turns(1, prefilling=lambda: rig.standing_still(rig.decode, 6))
+    talk.turns(3)
