@@ -36,7 +36,7 @@ def engine_costs(folder: Path, progress: Callable[[str], None]) -> tuple[dict[st
         }
     turns = CONVERSATIONS * TURNS
     costs = {f"{role} page, {key}": value for role, page in pages.items() for key, value in page.sizes().items()}
-    costs |= {f"{role} page, kvdiag series": float(page.series("kvdiag_")) for role, page in pages.items()}
+    costs |= {f"{role} page, kvdiag series": page.series("kvdiag_") for role, page in pages.items()}
     for role in pages:
         costs[f"{role} events, bytes a turn"] = (folder / f"{role}-events.jsonl").stat().st_size / turns
     return costs, pages["prefill"]

@@ -28,14 +28,16 @@ class Exposition:
         """Return the page of a server on this machine."""
         return cls(get(port, "/metrics", timeout=30)[1].decode())
 
-    def series(self, prefix: str = "") -> int:
-        """Return how many series there are whose name begins so."""
+    def series(self, prefix: str = "", suffix: str = "") -> float:
+        """Return how many series there are whose name begins and ends so."""
         families = text_string_to_metric_families(self.text)
-        return sum(sample.name.startswith(prefix) for family in families for sample in family.samples)
+        names = (sample.name for family in families for sample in family.samples)
+        return float(sum(name.startswith(prefix) and name.endswith(suffix) for name in names))
 
     def sizes(self) -> dict[str, float]:
-        """Return series and bytes."""
-        return {"series": float(self.series()), "bytes": float(len(self.text))}
+        """Return series, how many of them only tell when another was created, and bytes."""
+        created = self.series(suffix="_created")
+        return {"series": self.series(), "_created series": created, "bytes": float(len(self.text))}
 
 
 def connector_page(peers: int) -> Exposition:

@@ -88,6 +88,13 @@ class Sheet:
         return own + self.costs["connector, 64 peers, series"]
 
     @property
+    def peer_share(self) -> float:
+        """Return the share of an engine's series that name a peer."""
+        return (
+            self.costs["connector, 64 peers, series"] - self.costs["connector, 0 peers, series"]
+        ) / self.engine_series
+
+    @property
     def series(self) -> float:
         """Return the series of everything."""
         return self.engine_series * self.deployment.engines + self.routers * self.router_page("series")
@@ -139,7 +146,7 @@ class Sheet:
             f"{costs['redis, bytes a conversation'] / 1e3:.1f} KB a handle",
             f"{cores:.1f} cores, {kept * costs['redis, bytes a conversation'] / GB:.1f} GB, {network:.1f} Gbit/s: "
             f"{max(1, math.ceil(cores / plan.core_use))} shards",
-            "one key a command, so by conversation: each router is given the shard of its share, or a cluster proxy stands between",
+            "every command names one key: one server a cell of engines, or a cluster behind a proxy that hides it",
         )
 
     def _prometheus(self) -> Line:
