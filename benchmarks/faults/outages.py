@@ -119,9 +119,9 @@ def prefill_killed_in_a_prompt(rig: Rig) -> None:
     wrong_text=True,
 )
 def decode_freezes_before_it_reads(rig: Rig) -> None:
-    """Decode is stopped for 35 s with a turn on its way to it; prefill's lease is 30 s."""
+    """Decode is stopped for 35 s with a first turn on its way to it; prefill's lease is 30 s."""
+    rig.talk(rig.agent("earlier"), 2)
     agent = rig.agent("agent")
-    rig.talk(agent, 2)
     with rig.frozen(rig.decode):
         turn = threading.Thread(target=rig.talk, args=(agent, 1))
         turn.start()
