@@ -22,18 +22,13 @@ if TYPE_CHECKING:
 
 BY_NAME: Final = {scenario.name: scenario for scenario in SCENARIOS}
 ON_THE_SHARED_PAIR: Final = (
-    "unnamed-conversations-recognised",
     "router-restarted",
     "router-ttl-too-short",
-    "two-routers-share-redis",
     "redis-down",
     "history-forked-without-an-id",
     "request-hedged",
     "client-hangs-up-and-tries-again",
-    "two-answers-asked-for",
     "first-message-edited",
-    "history-compacted",
-    "router-forwards-a-part-of-the-handle",
     "disk-full-for-the-turn-log",
 )
 ON_A_STOCK_PAIR: Final = ("stock-read-back-expired", "stock-handle-used-twice", "stock-edited-behind-the-router")
