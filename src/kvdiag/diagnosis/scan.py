@@ -7,6 +7,7 @@ which pattern may fit, the pattern's shape, matched from the start of the messag
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -113,16 +114,16 @@ def _recorded(record: TurnRecord | KvEvent, number: int, text: str, origins: Cou
 
 def _hit_lines(block: bytes) -> list[HitLine]:
     """Return (start, stop, pattern ids) of every line that holds a needle."""
-    hits: list[tuple[int, int]] = []
-    append = hits.append
+    ends, patterns = array("q"), array("H")
 
     def on_match(pattern: int, _start: int, end: int, _flags: int, _context: object) -> None:
-        append((end, pattern))
+        ends.append(end)
+        patterns.append(pattern)
 
     _database().scan(block, match_event_handler=on_match)
     lines: list[HitLine] = []
     stop = -1
-    for end, pattern in hits:
+    for end, pattern in zip(ends, patterns, strict=True):
         if end <= stop:
             candidates = lines[-1][2]
             if pattern not in candidates and len(candidates) < _MAX_HITS:
