@@ -392,8 +392,10 @@ def test_spans_have_the_routers_trace_as_their_parent(cached: Pair, engines: Eng
     asked = {"kvdiag": {"v": 1, "traceparent": f"00-{TRACE}-{PARENT}-01"}}
     messages = turn(f"{next(_unique)}: {HISTORY[0]}")
     prefilled = handle_of(cached.ask_prefill(messages, asked))
-    handle = handle_of(cached.ask_decode(messages, prefilled | asked))
-    cached.ask_prefill(messages, handle | asked, cache_salt=f"salt-{next(_unique)}")  # prefill's own cache is hidden
+    answer = cached.ask_decode(messages, prefilled | asked)
+    messages += [{"role": "assistant", "content": answer.text}, *turn(HISTORY[1])]
+    salt = f"salt-{next(_unique)}"  # hides prefill's own cache
+    assert outcome(cached.ask_prefill(messages, handle_of(answer) | asked, cache_salt=salt))[0] == "remote_hit"
 
     found: dict[tuple[str, str], Span] = {}
     deadline = time.monotonic() + 30
