@@ -46,8 +46,7 @@ bench: setup
 compat: setup
 	$(BIN)/python scripts/compat.py run
 
-# The wide end-to-end tests, then every fault on the real pair and what is said of it: most of an hour, as root.
+# Every fault on the real pair and what is said of it: about an hour, as root for the network's sake.
 faults: setup
-	$(BIN)/pytest tests/e2e/wide
 	$(BIN)/python -m benchmarks.faults run
 	$(BIN)/python -m benchmarks.faults judge --page docs/faults.md
