@@ -24,7 +24,7 @@ purpose: {passed} of {total} scenarios ended as was written down before they ran
 
 Run on {date} with {versions}, Python {python}, {cores}. To run it again, as root for the network's sake:
 
-    make faults                                  # everything, most of an hour; writes this page
+    make faults                                  # everything, about an hour; writes this page
     python -m benchmarks.faults run NAME         # some scenarios, into ./faults
     python -m benchmarks.faults judge NAME       # what is said of them
 
