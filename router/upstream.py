@@ -19,8 +19,8 @@ from kvdiag.router.faults import EngineError, EngineLostError, EngineTimeoutErro
 
 IDLE_LIMIT: Final = 4.0
 """Seconds an idle connection is trusted; vLLM's server closes idle ones after five."""
-WATCH_S: Final = 0.1
-"""Between two looks for engines that are silent for too long."""
+WATCH_S: Final = 0.5
+"""Between two looks for engines that are silent for too long: each wakes the process up."""
 
 
 class _Connection(asyncio.Protocol):
