@@ -107,6 +107,8 @@ class EngineRecorder:
         self._metrics.counter("kvdiag_peer_transfers_total", direction, peer).inc()
         self._metrics.counter("kvdiag_peer_transfer_bytes_total", direction, peer).inc(size)
         self._metrics.counter("kvdiag_peer_transfer_seconds_total", direction, peer).inc(seconds)
+        # From now on at 0: a series that begins with its first failure has no increase.
+        self._metrics.counter("kvdiag_peer_transfer_failures_total", direction, peer)
 
     def _peer(self, peer: str | None) -> str:
         """Return the label value of a peer: its address, for the first so many."""
