@@ -141,10 +141,7 @@ def test_what_prefill_keeps_for_decode_comes_before_decode_reads_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["r7", "conv-of-7", "chatcmpl-r7-0123abcd"])
-def test_a_turn_of_long_ago_is_found_by_name_in_a_long_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr("kvdiag.diagnosis.casebook.MAX_TURNS", 50)
+def test_a_turn_of_long_ago_is_found_by_name_in_a_long_log(tmp_path: Path, name: str) -> None:
     records = [
         TurnRecord(
             ts="2026-11-29T20:00:05Z",
@@ -157,7 +154,7 @@ def test_a_turn_of_long_ago_is_found_by_name_in_a_long_log(
         for n in range(500)
     ]
     (tmp_path / "turns.jsonl").write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
-    book = Casebook(wanted=Wanted(name))
+    book = Casebook(wanted=Wanted(name), most_turns=50)
     read(book, [str(tmp_path)], Options(turns=True))
     report = assemble(book, Options(turns=True))
     assert [passage.turn.request_id for passage in explain(name, book, report).passages] == ["r7"]

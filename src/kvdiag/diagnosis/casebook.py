@@ -111,6 +111,7 @@ class Casebook:
     """
 
     forced_role: Callable[[str], LogRole | None] = lambda _name: None
+    most_turns: int = MAX_TURNS
     files: dict[str, FileNotes] = field(default_factory=dict)
     streams: dict[tuple[str, str], _Stream] = field(default_factory=dict)
     turns: OrderedDict[str, Turn] = field(default_factory=OrderedDict)
@@ -238,7 +239,7 @@ class Casebook:
         turn = self.turns.get(turn_id) or self.set_aside.get(turn_id)
         if turn is None:
             turn = self.turns[turn_id] = Turn(turn_id, counted=self.counted.get(turn_id))
-            if len(self.turns) > MAX_TURNS:
+            if len(self.turns) > self.most_turns:
                 self._close(*self.turns.popitem(last=False))
         return turn
 

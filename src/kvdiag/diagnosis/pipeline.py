@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from kvdiag.diagnosis.assemble import assemble
-from kvdiag.diagnosis.casebook import Casebook
+from kvdiag.diagnosis.casebook import MAX_TURNS, Casebook
 from kvdiag.diagnosis.options import Options
 from kvdiag.diagnosis.reading import pieces
 from kvdiag.diagnosis.reduce import add_block
@@ -31,7 +31,8 @@ def classify(paths: Sequence[str], options: Options = _DEFAULTS, progress: Progr
 
     :raises InputError: where not one of the inputs can be read.
     """
-    book = Casebook(forced_role=forced_role(options))
+    # Rows are worth memory; without them a turn is kept only until other logs have told of it as well.
+    book = Casebook(forced_role=forced_role(options), most_turns=MAX_TURNS if options.turns else MAX_TURNS // 2)
     interrupted = False
     try:
         read(book, paths, options, progress)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
     """Called with the bytes read so far and the bytes of all plain files together."""
 
-_RANGE: Final = 8 << 20
+_RANGE: Final = 6 << 20
 # Starting processes takes as long as scanning this much.
 _WORTH_A_POOL: Final = 128 << 20
 
