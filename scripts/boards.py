@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw the README's pictures of the dashboards from a real run on this machine, about six minutes: `scripts/boards.py`.
 
-Six agents work with a pair on CPU through the router. After some minutes they begin to pause for longer than decode keeps
+Four agents work with a pair on CPU through the router. After some minutes they begin to pause for longer than decode keeps
 blocks, and one of them forgets its name. Rules are the shipped ones, with their waiting times cut to seconds.
 """
 
@@ -26,7 +26,8 @@ ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 BOARDS = {"boards/overview": "overview", "boards/transfers": "transfers", "runbooks/expired_remote_read": "runbook"}
 OBJECTIVE_S = 1.0
-HEALTHY_S, BROKEN_S = 150.0, 120.0
+HEALTHY_S, BROKEN_S = 120.0, 100.0
+AGENTS = 4
 TTL_S, PAUSE_S, LONG_PAUSE_S = 20, 1.0, 16.0
 TURNS = 6
 WORDS = "open the file, read the function, edit the line, run the test and report the result; "
@@ -53,14 +54,14 @@ def work(port: int, number: int, broken: threading.Event, over: threading.Event)
                 return
             if number == 0 and broken.is_set():
                 agent.conversation = None
-            agent.say(f"{number} {conversation} {turn}: {WORDS * 80}")
+            agent.say(f"{number} {conversation} {turn}: {WORDS * 30}")
             over.wait(LONG_PAUSE_S if broken.is_set() else PAUSE_S)
 
 
 def drive(port: int) -> None:
     """Let the agents work, well and badly."""
     broken, over = threading.Event(), threading.Event()
-    agents = [threading.Thread(target=work, args=(port, number, broken, over)) for number in range(6)]
+    agents = [threading.Thread(target=work, args=(port, number, broken, over)) for number in range(AGENTS)]
     for agent in agents:
         agent.start()
         time.sleep(1)
@@ -91,7 +92,7 @@ def main() -> None:
         stack = StackOptions(
             prefill=options,
             decode=options,
-            router_arguments=("--handle-ttl", "120", "--no-derive", "--holdout", "0.15"),
+            router_arguments=("--handle-ttl", "120", "--no-derive"),
             prometheus=True,
             rules=(quick_rules(folder),),
             model="small",
