@@ -23,7 +23,7 @@ KEYS: Final = {
     "`grpc://HOST:4317`; nowhere by default",
     "kvdiag_peer_addresses": "whether metrics and events name the engine that was read from by `HOST:PORT` instead of its "
     "engine id; false by default",
-    "kvdiag_read_timeout_s": "seconds after which a read that has not arrived is given up; 30 by default, 0 waits for ever",
+    "kvdiag_read_timeout_s": "seconds after which a read that has not arrived is given up; 20 by default, 0 waits for ever",
     "kvdiag_recompute_failed_reads": "whether prefill computes what a failed read did not bring, whatever "
     "`kv_load_failure_policy` says; true by default",
     "kvdiag_traces": "whether spans go where vLLM's `--otlp-traces-endpoint` points; true by default",
@@ -75,7 +75,8 @@ class Settings:
             recompute_threshold=int(extra.get("kv_recompute_threshold", 64)),
             failure_policy="recompute" if recomputes else policy,
             recomputes_failed_reads=recomputes,
-            read_timeout_s=_seconds(extra, "kvdiag_read_timeout_s", 30.0),
+            # Below the 30 s that the router gives a turn with a handle: it would ask again while the read is given up.
+            read_timeout_s=_seconds(extra, "kvdiag_read_timeout_s", 20.0),
             verify=_switch(extra, "kvdiag_verify"),
             peer_addresses=_switch(extra, "kvdiag_peer_addresses", default=False),
             event_log=_path(extra),

@@ -18,7 +18,7 @@ HEALTH_INTERVAL_S: Final = 5.0
 LEASE_S: Final = 30.0
 """For how long prefill keeps blocks for a decode engine that gives no sign of life."""
 
-READ_TIMEOUT_S: Final = 30.0
+READ_TIMEOUT_S: Final = 20.0
 """After which prefill's connector gives a read up."""
 
 
@@ -133,7 +133,7 @@ def decode_freezes_before_it_reads(rig: Rig) -> None:
 @scenario(
     Expected(
         "transfer_failed/stalled",
-        "Prefill's read of what decode holds neither arrived nor failed. Its connector gave it up after its 30 s and "
+        "Prefill's read of what decode holds neither arrived nor failed. Its connector gave it up after its 20 s and "
         "computed the prompt; decode went on where it had stood.",
         turns=1,
         or_else=("peer_unreachable",),
@@ -141,8 +141,7 @@ def decode_freezes_before_it_reads(rig: Rig) -> None:
     )
 )
 def decode_freezes_under_a_read(rig: Rig) -> None:
-    """Decode is stopped for 35 s right before prefill reads back from it; the router waits for as long."""
-    rig.configure(deadlines__reuse_s="60")
+    """Decode is stopped for 25 s right before prefill reads back from it."""
     agent = rig.agent("agent")
     rig.talk(agent, 2)
     with rig.frozen(rig.decode):

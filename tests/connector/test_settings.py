@@ -75,7 +75,7 @@ def test_prefill_computes_what_a_failed_read_did_not_bring(role: str, extra: dic
 
 
 def test_reads_are_given_up_after_half_a_minute_unless_told_otherwise() -> None:
-    assert Settings.of(config()).read_timeout_s == 30
+    assert Settings.of(config()).read_timeout_s == 20
     assert Settings.of(config(kvdiag_read_timeout_s=2.5)).read_timeout_s == 2.5
 
 
