@@ -54,6 +54,8 @@ def run_command(out: Path = Path("faults"), names: tuple[str, ...] = ()) -> None
                 continue
             try:
                 _run_one(scenario, fleet, out.resolve())
+                if scenario.spoils:
+                    fleet.stop(*scenario.engines)
             except (KvdiagError, OSError, RuntimeError) as error:
                 _say(f"{scenario.name}: broke off: {error!r}")
                 fleet.stop(*scenario.engines)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from benchmarks.faults.recording import Series
 
-_OF_CAUSE: Final = {alert.name: alert.cause for alert in alerts(Settings()) if alert.cause}
+_OF_TELEMETRY: Final = "KvdiagEventsDropped"
+_OF_CAUSE: Final = {one.name: one.cause for one in alerts(Settings()) if one.cause and one.name != _OF_TELEMETRY}
 _BUDGETS: Final = {budget.cause: budget.share for budget in BUDGETS}
 
 
@@ -43,9 +44,10 @@ class Seen:
         count = sum(count for name, count in self.turns.items() if name.partition("/")[0] == cause)
         return count / max(self.turns.total(), 1)
 
-    def within_budget(self, cause: str) -> bool:
-        """Tell whether a cause has a budget, and so few turns that its alert must be quiet."""
-        return self.share(cause) <= _BUDGETS.get(cause, -1.0)
+
+def within_budget(cause: str, share: float) -> bool:
+    """Tell whether a cause has a budget, and so small a share of turns that its alert must be quiet."""
+    return share <= _BUDGETS.get(cause, -1.0)
 
 
 def alerts_of(cause: str) -> list[str]:

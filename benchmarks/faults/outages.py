@@ -180,7 +180,8 @@ def prefill_stands_still(rig: Rig) -> None:
         turns=1,
         or_else=("unexplained",),
         also_wrong=("queueing/decode", "slow_transfer"),
-    )
+    ),
+    keep=False,
 )
 def router_stands_still(rig: Rig) -> None:
     """The router is stopped for 6 s while prefill computes for it."""

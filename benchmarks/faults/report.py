@@ -105,5 +105,5 @@ def _verdict(judgement: Judgement) -> str:
 
 
 def _metrics(row: Row, seen: Seen) -> str:
-    alerts = ", ".join(seen.alerts) or ("*below budget*" if row.below_budget(seen) else "")
+    alerts = ", ".join(seen.alerts) or ("*below budget*" if row.below_budget and not row.installed.alerts else "")
     return ("<br>".join(seen.faults) or "no fault") + (f"<br>→ {alerts}" if alerts else "")

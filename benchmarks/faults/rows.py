@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.faults.judge import Judgement, classify, judge, logs_of, without
-from benchmarks.faults.metrics import Seen, about_faults, alerts_of, exported, installed
+from benchmarks.faults.metrics import Seen, about_faults, alerts_of, exported, installed, within_budget
 from benchmarks.faults.run import FACTS, Facts, recorded
 from benchmarks.faults.scenario import CALM
 
@@ -50,13 +50,17 @@ class Row:
         if not CALM.isdisjoint({expected.cause, *expected.or_else}):
             return f"{', '.join(false)} fired" if (false := about_faults(self.installed.alerts)) else None
         due = {name for cause in (expected.cause, *expected.or_else) for name in alerts_of(cause)}
-        quiet = self.below_budget(self.installed) or self.below_budget(self.exported)
-        return None if not due or due & rung or quiet else f"none of {', '.join(sorted(due))} fired"
+        return None if not due or due & rung or self.below_budget else f"none of {', '.join(sorted(due))} fired"
 
-    def below_budget(self, seen: Seen) -> bool:
-        """Tell whether a source saw the fault, on too few turns for an alert."""
-        cause = self.scenario.expected.cause
-        return seen.share(cause) > 0 and seen.within_budget(cause)
+    @property
+    def below_budget(self) -> bool:
+        """Tell whether the fault met too few of the turns for an alert."""
+        expected = self.scenario.expected
+        if expected.turns is None:
+            share = max(self.installed.share(expected.cause), self.exported.share(expected.cause))
+            return share > 0 and within_budget(expected.cause, share)
+        share = expected.turns / max(self.facts.requests, 1)
+        return any(within_budget(cause, share) for cause in (expected.cause, *expected.or_else))
 
 
 def row_of(scenario: Scenario, folder: Path, *, noise: AbstractSet[str] = frozenset()) -> Row:

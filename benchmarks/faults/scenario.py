@@ -102,6 +102,8 @@ class Scenario:
     """Whether answers may differ from an honest prefill's."""
     network: bool
     """Needs a network namespace of its own."""
+    spoils: bool
+    """Whether the engines are of no use afterwards."""
     keep: bool
     """Whether its logs are kept as an incident case."""
 
@@ -119,6 +121,7 @@ def scenario(
     errors: int = 0,
     wrong_text: bool = False,
     network: bool = False,
+    spoils: bool = False,
     keep: bool = True,
 ) -> Callable[[Drive], Drive]:
     """Make a row of the function that drives it; its name and docstring are the row's."""
@@ -126,7 +129,7 @@ def scenario(
     def register(drive: Drive) -> Drive:
         title, text = drive.__name__.replace("_", "-"), " ".join((drive.__doc__ or "").split())
         SCENARIOS.append(
-            Scenario(title, text, drive, expected, stock, engines, router, errors, wrong_text, network, keep)
+            Scenario(title, text, drive, expected, stock, engines, router, errors, wrong_text, network, spoils, keep)
         )
         return drive
 

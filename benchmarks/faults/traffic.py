@@ -107,14 +107,16 @@ def answers_outgrow_decode(rig: Rig) -> None:
         "The slow turn read the history back as the others did; what takes the time is what it adds to it.",
         turns=1,
         also_wrong=("slow_transfer", "missing_metadata"),
-    )
+    ),
+    engines=("prefill-tcp", "decode-tcp"),
+    network=True,
 )
 def long_tool_results(rig: Rig) -> None:
-    """One of an agent's many turns adds a tool's result of 2,400 tokens to its history of 5,300."""
+    """One of an agent's many turns adds a tool's result of 7,000 tokens to its history of 9,000."""
     agent = rig.agent("reads-files", stream=True)
-    rig.talk(agent, 1, size=150)
+    rig.talk(agent, 1, size=300)
     rig.talk(agent, 7, size=2)
-    rig.talk(agent, 1, size=85)
+    rig.talk(agent, 1, size=245)
 
 
 @scenario(
