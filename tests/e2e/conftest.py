@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 DECODE_TTL_S = 20
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "pythonic")
+UNSPOILT = ("test_doctor.py", "test_turns.py", "test_runbooks.py", "test_dashboards.py")
+"""They read the shared pair's counters and logs; the files after them inject faults into it."""
 IDLE_AT = "idle-at"
 """File that remembers when the stack was up and idle."""
 
@@ -26,6 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Return where an item comes in the run: quick tests first, then the real pair before and after it is spoilt."""
+    if item.get_closest_marker("e2e") is None:
+        return 0
+    return 1 + (UNSPOILT.index(item.path.name) if item.path.name in UNSPOILT else len(UNSPOILT))
 
 
 @pytest.fixture(scope="session")
