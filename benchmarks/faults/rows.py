@@ -59,7 +59,7 @@ class Row:
         if expected.turns is None:
             share = max(self.installed.share(expected.cause), self.exported.share(expected.cause))
             return share > 0 and within_budget(expected.cause, share)
-        share = expected.turns / max(self.facts.requests, 1)
+        share = expected.turns / max(self.installed.turns.total(), self.facts.requests, 1)
         return any(within_budget(cause, share) for cause in (expected.cause, *expected.or_else))
 
 
