@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _HEAD: Final = """# The fault matrix
 
 Every row is a real run of prefill and decode (vLLM's CPU build, real NIXL transfers) into which one fault was put on
-purpose: {passed} of {total} scenarios ended as was written down before they ran, in every column. What differs is
-[listed below](#not-as-expected).
+purpose. {passed} of {ran} ended as was written down before they ran, in every column; what differs is
+[listed below](#not-as-expected).{not_run}
 
 Run on {date} with {versions}, Python {python}, {cores}. To run it again, as root for the network's sake:
 
@@ -60,7 +60,8 @@ def page(rows: list[Row], not_run: list[str]) -> str:
     """Return docs/faults.md; `not_run` names the scenarios that have no results."""
     head = _HEAD.format(
         passed=sum(not row.missed for row in rows),
-        total=len(rows) + len(not_run),
+        ran=len(rows),
+        not_run=f" {len(not_run)} more [have no result yet](#not-run)." if not_run else "",
         date=datetime.datetime.now(datetime.UTC).date(),
         versions=", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES),
         python=platform.python_version(),
@@ -71,8 +72,8 @@ def page(rows: list[Row], not_run: list[str]) -> str:
         for title in SECTIONS
     ]
     missed = [f"* `{row.scenario.name}`: {text}" for row in rows for text in row.missed]
-    missed += [f"* `{name}`: not run" for name in not_run]
-    return head + "".join(tables) + "\n## Not as expected\n\n" + ("\n".join(missed) or "Nothing.") + "\n"
+    tail = "\n## Not as expected\n\n" + ("\n".join(missed) or "Nothing.") + "\n"
+    return head + "".join(tables) + tail + (f"\n## Not run\n\n{', '.join(not_run)}.\n" if not_run else "")
 
 
 def _line(row: Row) -> str:
