@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _HEAD: Final = """# The fault matrix
 
 Every row is a real run of prefill and decode (vLLM's CPU build, real NIXL transfers) into which one fault was put on
-purpose. {passed} of {ran} ended as was written down before they ran, in every column; what differs is
-[listed below](#not-as-expected).{not_run}
+purpose. {passed} of {ran} ended as expected in every column; what differs is [listed below](#not-as-expected).{not_run}
 
 Run on {date} with {versions}, Python {python}, {cores}. To run it again, as root for the network's sake:
 
@@ -33,7 +32,7 @@ Run on {date} with {versions}, Python {python}, {cores}. To run it again, as roo
 | column | what it shows |
 |---|---|
 | scenario | its name, and what was done |
-| expected | the verdict that the logs allow, written down before the run; `no fault` where nothing is wrong |
+| expected | the verdict that the logs allow, by what was done to the engines; `no fault` where nothing is wrong. Some were put right after a first run had taught better |
 | all logs | the verdict of `kvdiag classify` on the logs of engines, connectors and router |
 | engine logs | the same on prefill's and decode's own logs, all that a stock deployment has; in brackets where they cannot show it |
 | router metrics | what `kvdiag_turns_total` of router and connectors counted beside turns that went well, then the alerts |
