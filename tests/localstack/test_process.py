@@ -108,3 +108,10 @@ def test_stop_ends_what_the_service_started_too(tmp_path: Path) -> None:
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(pid)
+
+
+def test_ports_lie_outside_the_systems_own_range_and_are_given_once() -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    ports = [free_port() for _ in range(50)]
+    assert len(set(ports)) == 50
+    assert not [port for port in ports if first <= port <= last]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,13 +25,22 @@ GRACE_S: Final = 15.0
 _PROGRESS_EVERY_S: Final = 5.0
 _TAIL_BYTES: Final = 65536
 
+PORTS: Final = range(20_000, 32_000)
+"""Below Linux's `ip_local_port_range`."""
+_ports = itertools.islice(itertools.cycle(PORTS), random.SystemRandom().randrange(len(PORTS)), None)
+
 
 def free_port() -> int:
-    """Return a port that nothing listens on right now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nothing listens on, below those that the system takes for outgoing connections.
+
+    An engine binds its ports half a minute after they were chosen: a port of the system's own range was seen to be some
+    client's by then. Successive calls give different ports.
+    """
+    for port in itertools.islice(_ports, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise UnavailableError(f"no free port between {PORTS.start} and {PORTS.stop}; stop what listens there")
 
 
 def require_port(port: int, what: str) -> None:
