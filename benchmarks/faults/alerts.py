@@ -1,4 +1,7 @@
-"""Which alerts of the shipped rules fire when what was recorded goes on for an hour, by `promtool`."""
+"""Which alerts of the shipped rules fire when what was recorded goes on for an hour, by `promtool`.
+
+Where a scenario tells its usual state apart, an hour of that comes first: some alerts compare with the day before.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.faults.recording import INTERVAL_S
+from benchmarks.faults.recording import INTERVAL_S, last
 
 from kvdiag.dashboards import rules
 from kvdiag.dashboards.alerts import alerts
@@ -17,7 +20,7 @@ from kvdiag.dashboards.settings import Settings
 from kvdiag.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Sequence
 
     from benchmarks.faults.recording import Series
 
@@ -25,16 +28,17 @@ LASTS_S: Final = 3600
 _FIRED: Final = re.compile(r"alertname: (\w+), time")
 
 
-def fired(series: Iterable[Series]) -> list[str]:
+def fired(series: Sequence[Series]) -> list[str]:
     """Return the names of the alerts that fire.
 
     promtool is told to expect none, and names those that fire all the same.
     """
     names = [alert.name for alert in alerts(Settings())]
+    at = f"{max(_calm_s(one) for one in series) + LASTS_S}s"
     test = {
         "interval": f"{INTERVAL_S}s",
         "input_series": [{"series": _selector(one), "values": _repeated(one)} for one in series],
-        "alert_rule_test": [{"alertname": name, "eval_time": f"{LASTS_S}s", "exp_alerts": []} for name in names],
+        "alert_rule_test": [{"alertname": name, "eval_time": at, "exp_alerts": []} for name in names],
     }
     said = _promtool({"rule_files": ["rules.yaml"], "evaluation_interval": "30s", "tests": [test]})
     found = set(_FIRED.findall(said))
@@ -61,9 +65,25 @@ def _selector(series: Series) -> str:
     return f"{series.name}{{{labels}}}"
 
 
+def _calm_s(series: Series) -> int:
+    return _times(series.calm) * series.calm * INTERVAL_S
+
+
+def _times(samples: int) -> int:
+    """Return how often so many samples are repeated to last for the hour."""
+    return LASTS_S // INTERVAL_S // samples + 1 if samples else 0
+
+
 def _repeated(series: Series) -> str:
-    """Return the samples in promtool's notation, over and over for as long as alerts are given."""
-    times = LASTS_S // INTERVAL_S // len(series.values) + 1
-    step = series.rise if series.counter else 0.0
-    rounds = ((turn * step, value) for turn in range(times) for value in series.values)
-    return " ".join("_" if value is None else f"{offset + value:g}" for offset, value in rounds)
+    """Return the samples in promtool's notation: the usual ones over and over, then those of the fault."""
+    before, during = series.values[: series.calm], series.values[series.calm :]
+    usual = last(before) if series.counter else 0.0
+    step = series.rise - usual if series.counter else 0.0
+    begun = (_times(len(before)) - 1) * usual if before else 0.0
+    shown = [*_rounds(before, 0.0, usual), *_rounds(during, begun, step)]
+    return " ".join("_" if value is None else f"{value:g}" for value in shown)
+
+
+def _rounds(values: Sequence[float | None], begun: float, step: float) -> Iterator[float | None]:
+    for turn in range(_times(len(values))):
+        yield from (None if value is None else begun + turn * step + value for value in values)

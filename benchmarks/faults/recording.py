@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvdiag.localstack.process import get
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kvdiag.localstack import Service
 
@@ -36,15 +36,22 @@ class Series:
     labels: dict[str, str]
     values: list[float | None]
     counter: bool
+    calm: int = 0
+    """How many of the samples show the usual state, before the fault; 0 where a scenario does not tell them apart."""
 
     @property
     def rise(self) -> float:
         """Return by how much a counter rose."""
-        return next((value for value in reversed(self.values) if value is not None), 0.0)
+        return last(self.values)
 
     def as_json(self) -> dict[str, object]:
         """Return what `Series(**…)` takes."""
         return asdict(self)
+
+
+def last(values: Sequence[float | None]) -> float:
+    """Return the last sample that there is, 0 where there is none."""
+    return next((value for value in reversed(values) if value is not None), 0.0)
 
 
 class Recorder:
@@ -53,6 +60,7 @@ class Recorder:
     def __init__(self) -> None:
         self._targets: list[tuple[str, Service]] = []
         self._rounds: list[dict[tuple[str, str], str]] = []
+        self._calm = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._scrape_on, name="recorder")
 
@@ -68,6 +76,10 @@ class Recorder:
     def watch(self, job: str, service: Service) -> None:
         """Scrape this service from now on, under the job's name."""
         self._targets.append((job, service))
+
+    def take_for_usual(self) -> None:
+        """Take everything scraped so far for the usual state."""
+        self._calm = len(self._rounds)
 
     def _scrape_on(self) -> None:
         while not self._over.is_set():
@@ -90,7 +102,7 @@ class Recorder:
                     if counter:
                         counters.add(name)
         found = [
-            Series(name, dict(labels), rises(values) if name in counters else values, name in counters)
+            Series(name, dict(labels), rises(values) if name in counters else values, name in counters, self._calm)
             for (name, labels), values in sorted(raw.items())
         ]
         return [one for one in found if any(one.values)]

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from benchmarks.faults.clients import Exchange, Hand, ask
+from benchmarks.faults.recording import INTERVAL_S
 
 from kvdiag.errors import UnavailableError
 from kvdiag.localstack import Service, free_port, router_service
@@ -100,6 +101,11 @@ class Rig:
             if time.monotonic() - began > timeout_s:
                 raise UnavailableError(f"the router did not show {sample!r} within {timeout_s:.0f} s")
             time.sleep(0.2)
+
+    def take_for_usual(self) -> None:
+        """Take everything until now for the usual state, which alerts compare a fault with."""
+        time.sleep(2 * INTERVAL_S)
+        self._recorder.take_for_usual()
 
     def restart(self, service: Service) -> None:
         """Kill a service as a crash would, and start it again."""

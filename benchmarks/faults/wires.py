@@ -101,6 +101,7 @@ def data_connections_reset(rig: Rig) -> None:
 def slow_network(rig: Rig) -> None:
     """Both engines share 64 Mbit/s, after a conversation at full speed."""
     rig.talk(rig.agent("before", stream=True), 3, size=LONG)
+    rig.take_for_usual()
     with network.slow("64mbit"):
         rig.talk(rig.agent("during", stream=True), 3, size=LONG)
 
@@ -120,6 +121,7 @@ def slow_read_back(rig: Rig) -> None:
     talk = rig.by_hand()
     talk.turns(1, size=2 * LONG)
     talk.turns(3, size=2)
+    rig.take_for_usual()
     talk.turns(3, size=2, prefilling=lambda: network.slow("64mbit"))
 
 
@@ -138,6 +140,7 @@ def slow_hand_off(rig: Rig) -> None:
     """The network has 64 Mbit/s while decode works on a turn, and full speed while prefill does."""
     for _ in range(3):
         rig.by_hand().turns(1, size=2 * LONG)
+    rig.take_for_usual()
     for _ in range(3):
         rig.by_hand().turns(1, size=2 * LONG, decoding=lambda: network.slow("64mbit"))
 

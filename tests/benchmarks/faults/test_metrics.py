@@ -43,6 +43,19 @@ def test_the_log_exporter_is_judged_apart() -> None:
     assert exported(series).faults == ["missing_metadata/stale 2"]
 
 
+def transfers(seconds_each: float) -> list[Series]:
+    """Return a transfer of a megabyte every two seconds: five as ever, then five that take so long."""
+    labels = {"direction": "decode_to_prefill", "job": "vllm-prefill", "instance": "prefill"}
+    seconds = [0.01 * n for n in range(6)] + [0.05 + seconds_each * n for n in range(1, 6)]
+    values = {"bytes_total": [1e6 * n for n in range(11)], "seconds_sum": seconds, "seconds_count": [*range(11)]}
+    return [Series(f"kvdiag_transfer_{name}", labels, [*row], counter=True, calm=6) for name, row in values.items()]
+
+
+@pytest.mark.parametrize(("seconds_each", "alerts"), [(0.01, ()), (0.5, ("KvdiagSlowTransfer",))])
+def test_a_fault_is_compared_with_the_usual_state_before_it(seconds_each: float, alerts: tuple[str, ...]) -> None:
+    assert installed(transfers(seconds_each)).alerts == alerts
+
+
 def test_a_share_below_its_budget_needs_no_alert() -> None:
     share = installed([HITS, RARE]).share("client")
     assert share == pytest.approx(0.25)

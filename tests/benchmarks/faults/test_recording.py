@@ -73,3 +73,14 @@ def test_a_service_is_scraped_until_the_end(service: Service) -> None:
     assert found["kvdiag_turns_total"].counter
     assert not found["kvdiag_router_handles"].counter
     assert found["kvdiag_router_handles"].values[-1] == 3
+    assert found["kvdiag_router_handles"].calm == 0
+
+
+def test_what_was_scraped_before_the_fault_is_told_apart(service: Service) -> None:
+    recorder = Recorder()
+    recorder.watch("kvdiag-router", service)
+    with recorder:
+        pass
+    recorder.take_for_usual()
+    [calm] = {one.calm for one in recorder.series()}
+    assert calm == len(recorder.series()[0].values) > 0
