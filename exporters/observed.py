@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 REMEMBERED: Final = 100_000
 """Turns that are known to have been counted; the oldest are forgotten."""
+_EXPIRIES: Final = {
+    "expired_handoff": "lease_lapsed",
+    "expired_remote_read": "read_declined",
+    "suspect_kv": "read_after_release",
+}
+"""What a turn's cause says of blocks that were not held any more: its page and its alert go by these."""
 
 
 class ObservedTurn(Protocol):
@@ -79,6 +85,8 @@ class TurnCounter:
         number = turn.turn or (1 if turn.cause == "first_turn" else 2)
         bucket, detail = turn_bucket(number), turn.detail or ""
         self._metrics.counter("kvdiag_turns_total", turn.cause, detail, bucket).inc()
+        if (kind := _EXPIRIES.get(turn.cause)) is not None:
+            self._metrics.counter("kvdiag_expiries_total", kind).inc()
         self._observe("kvdiag_prefill_seconds", turn.prefill_s)
         self._observe("kvdiag_inter_turn_gap_seconds", turn.gap_s)
         self._observe("kvdiag_turn_ttft_seconds", turn.ttft_s, turn.cause, bucket, "reuse")

@@ -322,7 +322,7 @@ _TABLE: Final = (
         "counter",
         "What upstream counts as one: prefill's lease lapsed, a conversation ended idle on decode, prefill declined a read, "
         "blocks were read after their release.",
-        ("connector",),
+        ("connector", "log"),
         {"kind": ("lease_lapsed", "idle_ended", "read_declined", "read_after_release")},
     ),
     Metric(

@@ -68,6 +68,20 @@ def test_a_cause_that_changes_while_lines_arrive_counts_as_what_it_became(counte
     assert counted.turns("unexplained") == 0
 
 
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("suspect_kv", "read_after_release"),
+        ("expired_handoff", "lease_lapsed"),
+        ("expired_remote_read", "read_declined"),
+    ],
+)
+def test_a_turn_that_met_expired_blocks_counts_where_alerts_look(counted: Counted, cause: str, kind: str) -> None:
+    for now in (0, 10):
+        counted.counter.see([Turn(cause=cause), Turn("well")], now)
+    assert counted.value("kvdiag_expiries_total", kind=kind) == 1
+
+
 def test_history_is_not_counted(counted: Counted) -> None:
     counted.counter.skip([Turn()])
     for now in (0, 100):
