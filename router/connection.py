@@ -133,8 +133,7 @@ class Connection(asyncio.Protocol):
             status, b'{"error":{"message":"%b","type":"invalid_request_error","code":%d}}' % (phrase.encode(), status)
         )
         self.deadline = self._loop.time() + LINGER_S
-        if self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
+        self._loop.call_soon(self._half_close)
 
     # What the handler calls.
 
@@ -180,8 +179,8 @@ class Connection(asyncio.Protocol):
         """Close: at once when idle, else after the answer that is being written."""
         self._last = True
         self._waiting.clear()
-        if self._request is None and self._transport is not None:
-            self._transport.close()
+        if self._request is None:
+            self._loop.call_soon(self._close)
 
     def expire(self, now: float) -> None:
         """End the connection if its deadline has passed."""
@@ -217,8 +216,21 @@ class Connection(asyncio.Protocol):
         )
 
     def _write(self, data: bytes) -> None:
-        if data and self._transport is not None and not self._transport.is_closing():
+        """Send at the end of this turn of the loop, with all else: each send by itself wakes up its receiver."""
+        if data:
+            self._loop.call_soon(self._put, data)
+
+    def _put(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+
+    def _half_close(self) -> None:
+        if self._transport is not None and not self._transport.is_closing() and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
 
     def _serve(self, request: Request) -> None:
         self._request = request
@@ -249,7 +261,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             return
         if self._last or not self.head_sent:
-            self._transport.close()
+            self._loop.call_soon(self._close)
         elif self._waiting:
             self._serve(self._waiting.popleft())
             self._resume_reading()

@@ -68,7 +68,9 @@ class Engine:
         self.role = role
         self.address = address
         self.name = address.name
-        self.upstream = Upstream(address.host, address.port, tls=address.tls, connect_s=connect_s)
+        self.upstream = Upstream(
+            address.host, address.port, tls=address.tls, connect_s=connect_s, gathers=role == "prefill"
+        )
         self.load = 0
         """Requests in flight."""
         self.healthy = True

@@ -67,6 +67,8 @@ def _cause(state: TurnState) -> tuple[str, str | None]:
         return "client", "aborted"
     if state.status >= 500:
         return "upstream_error", None
+    if state.status >= 400:
+        return "client", "refused"
     if _drained_slowly(state):
         return "client", "slow"
     return state.outcome.cause, state.outcome.detail

@@ -47,7 +47,7 @@ SWEEP_S: Final = 1.0
 DRAIN_POLL_S: Final = 0.02
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 """A turn leaves little cyclic garbage; Python's default looks for it every few turns."""
-SWITCH_S: Final = 0.0005
+SWITCH_S: Final = 0.0001
 """How long the metrics thread may keep the interpreter from the event loop."""
 
 

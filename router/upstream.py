@@ -51,9 +51,15 @@ class _Connection(asyncio.Protocol):
         self._complete = False
         if self._transport is None:
             self._drop(EngineLostError("connection lost"))
+        elif self._pool.gathers:
+            self.loop.call_soon(self._write, request)
         else:
             self._transport.write(request)
         return exchange
+
+    def _write(self, request: bytes) -> None:
+        if self.alive and self._transport is not None:
+            self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
@@ -145,8 +151,13 @@ class _Connection(asyncio.Protocol):
 class Upstream:
     """The connections to one engine."""
 
-    def __init__(self, host: str, port: int, *, tls: bool = False, connect_s: float = 5.0) -> None:
+    def __init__(
+        self, host: str, port: int, *, tls: bool = False, connect_s: float = 5.0, gathers: bool = False
+    ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.gathers = gathers
+        """Whether the requests of one turn of the loop are sent together: each send by itself wakes up the engine. Not for
+        streams, which would then begin in step and arrive in more and smaller pieces."""
         self._host = host
         self._port = port
         self._ssl = ssl.create_default_context() if tls else None

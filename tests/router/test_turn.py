@@ -422,7 +422,8 @@ def test_an_engines_refusal_reaches_the_client_without_internals(role: str) -> N
             assert reply.headers["retry-after"] == "7"
             assert reply.json()["error"]["message"] == "engine says no"
             assert b"secret" not in reply.body
-            assert (stack.records[0].status, stack.records[0].cause) == (429, "first_turn")
+            record = stack.records[0]
+            assert (record.status, record.cause, record.detail) == (429, "client", "refused")
 
     run(scenario())
 
