@@ -123,11 +123,12 @@ _REUSE: Final = (
     ),
     Alert(
         "KvdiagTokensLost",
-        f"{LOST_SHARE} > 0.3 {_FLOOR}",
+        f'{LOST_SHARE}{{cause!="below_threshold"}} > 0.3 {_FLOOR}',
         "ticket",
         "10m",
         "{{ $value | humanizePercentage }} of prompt tokens were computed again because of {{ $labels.cause }}",
-        "Tokens that decode still held. The label names the cause and so the page.",
+        "Tokens that decode still held. The label names the cause and so the page. What is below the recompute threshold is "
+        "computed again on purpose.",
         "{{ $labels.cause }}",
         "overview",
         "Tokens lost by cause",
@@ -239,12 +240,12 @@ _BY_COUNT: Final = (
     ),
     Alert(
         "KvdiagRetainedSqueeze",
-        f"{HELD_SHARE} > 0.3 and on (job, instance) min_over_time(vllm:num_requests_waiting[5m]) > 0",
+        f"{HELD_SHARE} > 0.3 and on (job, instance) avg_over_time(vllm:num_requests_waiting[5m]) > 1",
         "ticket",
         "10m",
         "{{ $value | humanizePercentage }} of the KV cache of {{ $labels.instance }} is held for later turns "
         "while requests wait",
-        "Both at once: much memory held is fine while nothing waits.",
+        "Both at once: much memory held is fine while nothing waits. An average, since queues come in waves.",
         "kv_pressure",
         "retention",
         "Share of the cache held, by engine",
