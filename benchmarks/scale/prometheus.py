@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from benchmarks.router.compare import cpu_seconds
+from benchmarks.pairs import cpu_seconds
 from benchmarks.soak.watch import resident_mib
 
 from kvdiag.localstack.process import HOST, Service, free_port, get

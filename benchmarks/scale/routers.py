@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.router.compare import cpu_seconds
+from benchmarks.pairs import cpu_seconds
 from benchmarks.scale.exposition import Exposition
 from benchmarks.soak.account import turn_log_lines
 from benchmarks.soak.watch import resident_mib

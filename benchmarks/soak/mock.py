@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.router.compare import cpu_seconds
+from benchmarks.pairs import cpu_seconds
 from benchmarks.soak.account import Account, turn_log_lines
 from benchmarks.soak.watch import Course, counted, objects, resident_mib
 
