@@ -186,7 +186,11 @@ _TABLE: Final = (
         "client",
         "the client drained slowly, went away or asked for what the engine refuses",
         next_step="look at the client: its time-outs, its network, its reading of the stream, its requests",
-        details={"slow": "drained slowly", "aborted": "went away", "refused": "sent a request that the engine refused (4xx)"},
+        details={
+            "slow": "drained slowly",
+            "aborted": "went away",
+            "refused": "sent a request that the engine refused (4xx)",
+        },
     ),
     Cause(
         "upstream_error",
