@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BLOCK = 16
 NOTHING = Salt()
 ROUNDS = 7
+LENGTHS = (4096, 32_768)
 
 
 def best_us(function: Callable[[int], object], number: int) -> float:
@@ -172,13 +173,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    figures = {f"{hook}, 32768 tokens, us a request": cost for hook, cost in hooks_us(32_768).items()}
+    figures: dict[str, float] = {}
+    for tokens in LENGTHS:
+        costs = hooks_us(tokens)
+        figures |= {f"{hook}, {tokens} tokens, us a request": cost for hook, cost in costs.items()}
+        figures[f"all hooks, {tokens} tokens, us a request"] = sum(costs.values())
     figures |= {
-        "all hooks, 32768 tokens, us a request": sum(figures.values()),
         "worker hooks, us a step": best_us(worker_step(Outbox()), 5000),
-        **digests(4096),
-        **digests(32_768),
     }
+    for tokens in LENGTHS:
+        figures |= digests(tokens)
     if arguments.json:
         print(json.dumps(figures))
         return
