@@ -22,6 +22,8 @@ _WANTED: Final = (
     "kvdiag_",
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:num_preemptions",
     "vllm:request_queue_time_seconds",
 )
 

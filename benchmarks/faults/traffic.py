@@ -157,3 +157,22 @@ def clients_hang_up(rig: Rig) -> None:
         gone.close()
     time.sleep(2)
     rig.talk(rig.agent("stays too", stream=True), 2)
+
+
+@scenario(
+    Expected(
+        "client/refused",
+        "Prefill refused the prompt with a 400 that names its limit; the router handed that on. The turns before it and of "
+        "the other agent were well.",
+        turns=1,
+        evidence=(turn_lines("client/refused", "status 400"),),
+        also_wrong=("upstream_error", "feature_off"),
+    ),
+    errors=1,
+)
+def history_outgrows_the_model(rig: Rig) -> None:
+    """An agent's third turn makes its history longer than --max-model-len."""
+    agent = rig.agent("reads-too-much")
+    rig.talk(agent, 2)
+    rig.talk(agent, 1, size=300)
+    rig.talk(rig.agent("modest"), 3)
