@@ -50,16 +50,25 @@ def test_the_first_place_says_how_many_more_there_are(count: int, text: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("split", "text"),
+    ("split", "text", "longest"),
     [
-        (None, ""),
-        (LatencySplit(), ""),
-        (LatencySplit(prefill_queue=1.2, read=0.03, decode_unsplit=0.0), "prefill queue 1.2 s, read back 30 ms"),
-        (LatencySplit(router=0.5, prefill_unsplit=2.0), "router 500 ms, prefill, undivided 2 s"),
+        (None, "", "?"),
+        (LatencySplit(), "", "?"),
+        (
+            LatencySplit(prefill_queue=1.2, read=0.03, decode_unsplit=0.0),
+            "prefill queue 1.2 s, read back 30 ms",
+            "prefill queue 1.2 s",
+        ),
+        (
+            LatencySplit(router=0.5, prefill_unsplit=2.0),
+            "router 500 ms, prefill as a whole 2 s",
+            "prefill as a whole 2 s",
+        ),
     ],
 )
-def test_where_the_time_went(split: LatencySplit | None, text: str) -> None:
+def test_where_the_time_went(split: LatencySplit | None, text: str, longest: str) -> None:
     assert wording.spent(split) == text
+    assert wording.longest(split) == longest
 
 
 def test_an_average_says_that_it_is_one() -> None:

@@ -61,7 +61,7 @@ def _parts(report: Report, *, narrow: bool) -> Iterable[RenderableType]:
 def _turns(turns: Sequence[TurnReport], *, narrow: bool) -> str:
     left_out = _LEFT_OUT_WHEN_NARROW if narrow else frozenset()
     kept = [at for at, heading in enumerate(wording.TURN_HEADINGS) if heading not in left_out]
-    rows = [[row[at] for at in kept] for row in map(wording.turn_cells, turns)]
+    rows = [[row[at] for at in kept] for row in (wording.turn_cells(turn, narrow=narrow) for turn in turns)]
     return "\nTurns:\n" + aligned([wording.TURN_HEADINGS[at] for at in kept], rows, wording.NUMERIC)
 
 

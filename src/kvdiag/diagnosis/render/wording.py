@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES
@@ -76,10 +77,10 @@ PARTS: Final = (
     ("prefill_queue", "prefill queue", "q"),
     ("read", "read back", "R"),
     ("prefill_compute", "prefill compute", "C"),
-    ("prefill_unsplit", "prefill, undivided", "P"),
+    ("prefill_unsplit", "prefill as a whole", "P"),
     ("handoff", "hand-off", "H"),
     ("decode_first_token", "decode first token", "D"),
-    ("decode_unsplit", "after prefill, undivided", "A"),
+    ("decode_unsplit", "all after prefill", "A"),
 )
 """The parts of a turn's time to first token in their order: field of `LatencySplit`, name, letter in a bar."""
 _PART_NAMES: Final = {field: name for field, name, _ in PARTS}
@@ -87,8 +88,20 @@ _PART_NAMES: Final = {field: name for field, name, _ in PARTS}
 
 def spent(split: LatencySplit | None) -> str:
     """Return where the time to first token went, the known parts in their order."""
-    taken = ((name, getattr(split, field, None)) for field, name, _ in PARTS)
-    return ", ".join(f"{name} {seconds(value)}" for name, value in taken if value)
+    return ", ".join(f"{name} {seconds(value)}" for name, value in _taken(split))
+
+
+def longest(split: LatencySplit | None) -> str:
+    """Return the part that took longest."""
+    taken = _taken(split)
+    if not taken:
+        return UNKNOWN
+    name, value = max(taken, key=itemgetter(1))
+    return f"{name} {seconds(value)}"
+
+
+def _taken(split: LatencySplit | None) -> list[tuple[str, float]]:
+    return [(name, value) for field, name, _ in PARTS if (value := getattr(split, field, None))]
 
 
 def needed(needs: dict[str, str]) -> list[str]:
@@ -157,8 +170,8 @@ def input_line(source: InputSummary) -> str:
     )
 
 
-def turn_cells(turn: TurnReport) -> tuple[str, ...]:
-    """Return one turn as the cells of `TURN_HEADINGS`."""
+def turn_cells(turn: TurnReport, *, narrow: bool = False) -> tuple[str, ...]:
+    """Return one turn as the cells of `TURN_HEADINGS`; narrow: of its parts the longest alone."""
     return (
         neutral(turn.ts or UNKNOWN),
         neutral(turn.conversation or UNKNOWN),
@@ -168,7 +181,7 @@ def turn_cells(turn: TurnReport) -> tuple[str, ...]:
         turn.confidence,
         "slow" if turn.slow else "",
         seconds(turn.ttft_s),
-        spent(turn.split) or UNKNOWN,
+        longest(turn.split) if narrow else spent(turn.split) or UNKNOWN,
         count(turn.prompt_tokens),
         count(turn.lost_tokens),
         first_place(turn),
