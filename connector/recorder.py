@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
@@ -33,7 +34,9 @@ class EngineRecorder:
         sink: JsonlSink | None,
         trace: Callable[[KvEvent, str, float], None] | None = None,
     ) -> None:
-        self._metrics = metrics
+        self._counter = cache(metrics.counter)  # a look-up costs more than the increment
+        self._gauge = cache(metrics.gauge)
+        self._histogram = cache(metrics.histogram)
         self._settings = settings
         self._sink = sink
         self._trace = trace
@@ -42,7 +45,7 @@ class EngineRecorder:
     def introduce(self, block_size: str, vllm: str, nixl: str) -> None:
         """Expose the effective configuration."""
         settings = self._settings
-        self._metrics.gauge(
+        self._gauge(
             "kvdiag_connector_info",
             settings.role or "both",
             _flag(settings.bidirectional),
@@ -55,13 +58,13 @@ class EngineRecorder:
             nixl,
             "on" if settings.verify else "off",
         ).set(1)
-        self._metrics.gauge("kvdiag_build_info", __version__).set(1)
+        self._gauge("kvdiag_build_info", __version__).set(1)
         if settings.role != "prefill":  # it would be compared with the router's, and is never used there
-            self._metrics.gauge("kvdiag_retention_ttl_seconds").set(settings.decode_ttl_s)
+            self._gauge("kvdiag_retention_ttl_seconds").set(settings.decode_ttl_s)
 
     def dropped(self, sink: str) -> None:
         """Count an event that a sink could not take."""
-        self._metrics.counter("kvdiag_dropped_events_total", sink).inc()
+        self._counter("kvdiag_dropped_events_total", sink).inc()
 
     def record(self, item: Item) -> None:
         """Record one item of the outbox."""
@@ -84,31 +87,31 @@ class EngineRecorder:
     def _count_match(self, event: KvEvent) -> None:
         if event.role != "prefill":
             return
-        self._metrics.counter("kvdiag_matches_total", *_pair(event)).inc()
+        self._counter("kvdiag_matches_total", *_pair(event)).inc()
         local, remote = event.local_tokens or 0, event.tokens or 0
         counts = {"local": local, "remote": remote, "computed": max(0, (event.prompt_tokens or 0) - local - remote)}
         for source, tokens in counts.items():
-            self._metrics.counter("kvdiag_matched_tokens_total", source).inc(tokens)
+            self._counter("kvdiag_matched_tokens_total", source).inc(tokens)
         self._count_lost(event)
 
     def _count_lost(self, event: KvEvent) -> None:
         if event.lost_tokens and event.direction == "decode_to_prefill":
-            self._metrics.counter("kvdiag_lost_tokens_total", *_pair(event)).inc(event.lost_tokens)
+            self._counter("kvdiag_lost_tokens_total", *_pair(event)).inc(event.lost_tokens)
 
     def _count_transfer(self, event: KvEvent) -> None:
         direction = event.direction or ""
         size, seconds = event.bytes or 0, event.seconds or 0.0
-        self._metrics.counter("kvdiag_transfer_bytes_total", direction).inc(size)
-        self._metrics.counter("kvdiag_transfer_descriptors_total", direction).inc(event.descriptors or 0)
-        self._metrics.histogram("kvdiag_transfer_seconds", direction).observe(seconds)
-        self._metrics.histogram("kvdiag_transfer_post_seconds", direction).observe(event.post_seconds or 0.0)
-        self._metrics.histogram("kvdiag_read_wait_seconds", direction).observe(event.wait_s or 0.0)
+        self._counter("kvdiag_transfer_bytes_total", direction).inc(size)
+        self._counter("kvdiag_transfer_descriptors_total", direction).inc(event.descriptors or 0)
+        self._histogram("kvdiag_transfer_seconds", direction).observe(seconds)
+        self._histogram("kvdiag_transfer_post_seconds", direction).observe(event.post_seconds or 0.0)
+        self._histogram("kvdiag_read_wait_seconds", direction).observe(event.wait_s or 0.0)
         peer = self._peer(event.peer)
-        self._metrics.counter("kvdiag_peer_transfers_total", direction, peer).inc()
-        self._metrics.counter("kvdiag_peer_transfer_bytes_total", direction, peer).inc(size)
-        self._metrics.counter("kvdiag_peer_transfer_seconds_total", direction, peer).inc(seconds)
+        self._counter("kvdiag_peer_transfers_total", direction, peer).inc()
+        self._counter("kvdiag_peer_transfer_bytes_total", direction, peer).inc(size)
+        self._counter("kvdiag_peer_transfer_seconds_total", direction, peer).inc(seconds)
         # From now on at 0: a series that begins with its first failure has no increase.
-        self._metrics.counter("kvdiag_peer_transfer_failures_total", direction, peer)
+        self._counter("kvdiag_peer_transfer_failures_total", direction, peer)
 
     def _peer(self, peer: str | None) -> str:
         """Return the label value of a peer: its address, for the first so many."""
@@ -123,8 +126,8 @@ class EngineRecorder:
             self._expiry("read_after_release")
             return
         direction = event.direction or ""
-        self._metrics.counter("kvdiag_transfer_failures_total", direction).inc()
-        self._metrics.counter("kvdiag_peer_transfer_failures_total", direction, self._peer(event.peer)).inc()
+        self._counter("kvdiag_transfer_failures_total", direction).inc()
+        self._counter("kvdiag_peer_transfer_failures_total", direction, self._peer(event.peer)).inc()
         self._count_lost(event)
 
     def _count_decline(self, event: KvEvent) -> None:
@@ -137,35 +140,35 @@ class EngineRecorder:
             self._expiry("lease_lapsed" if event.direction == "prefill_to_decode" else "idle_ended")
         if event.direction != "decode_to_prefill" or event.release is None or event.seconds is None:
             return
-        self._metrics.histogram("kvdiag_retention_seconds", event.release).observe(event.seconds)
+        self._histogram("kvdiag_retention_seconds", event.release).observe(event.seconds)
         held = (event.bytes or 0) * event.seconds
-        self._metrics.counter("kvdiag_retained_byte_seconds_total", event.release).inc(held)
+        self._counter("kvdiag_retained_byte_seconds_total", event.release).inc(held)
 
     def _expiry(self, kind: str) -> None:
-        self._metrics.counter("kvdiag_expiries_total", kind).inc()
+        self._counter("kvdiag_expiries_total", kind).inc()
 
     def _cache(self, blocks: int) -> None:
-        self._metrics.gauge("kvdiag_kv_cache_blocks").set(blocks)
+        self._gauge("kvdiag_kv_cache_blocks").set(blocks)
 
     def _retained(self, requests: int, blocks: int, size: int) -> None:
         for name, value in (("requests", requests), ("blocks", blocks), ("bytes", size)):
-            self._metrics.gauge(f"kvdiag_retained_{name}").set(value)
+            self._gauge(f"kvdiag_retained_{name}").set(value)
 
     def _kept(self, kept: int, parted: int) -> None:
-        self._metrics.counter("kvdiag_response_tokens_total", "yes").inc(kept)
-        self._metrics.counter("kvdiag_response_tokens_total", "no").inc(parted)
+        self._counter("kvdiag_response_tokens_total", "yes").inc(kept)
+        self._counter("kvdiag_response_tokens_total", "no").inc(parted)
 
     def _unverified(self) -> None:
-        self._metrics.counter("kvdiag_unverified_reads_total").inc()
+        self._counter("kvdiag_unverified_reads_total").inc()
 
     def _handshake(self, _engine: str, seconds: float, _cause: str | None, _detail: str | None) -> None:
-        self._metrics.histogram("kvdiag_handshake_seconds").observe(seconds)
+        self._histogram("kvdiag_handshake_seconds").observe(seconds)
 
     def _dropped(self, count: int) -> None:
-        self._metrics.counter("kvdiag_dropped_events_total", "queue").inc(count)
+        self._counter("kvdiag_dropped_events_total", "queue").inc(count)
 
     def _error(self, _where: str) -> None:
-        self._metrics.counter("kvdiag_connector_errors_total").inc()
+        self._counter("kvdiag_connector_errors_total").inc()
 
     _RECORDERS: ClassVar[dict[str, Callable[..., None]]] = {
         "event": _event,
