@@ -91,6 +91,21 @@ def test_a_rule_fires(
     assert first.next_step
 
 
+@pytest.mark.parametrize(("on", "cause"), [("True", "missing_metadata"), ("False", "feature_off")])
+def test_a_handle_that_never_came_back_is_blamed_on_a_decode_that_gives_none(
+    on: str, cause: str, tmp_path: Path
+) -> None:
+    record = (
+        '{"schema":"kvdiag.turn/1","ts":"2026-10-14T09:00:00.000Z","request_id":"a","conversation":"c","turn":2,"status":200,'
+        '"cause":"missing_metadata","detail":"not_returned"}'
+    )
+    event = '{"schema":"kvdiag.kv/1","ts":"2026-10-14T09:00:01.000Z","request_id":"a","role":"decode","kind":"match"}'
+    report = _report(tmp_path, p=[PREFILL], d=[DECODE.replace("True", on)], r=[record], events=[event])
+
+    assert [(finding.cause, finding.turns) for finding in report.findings] == [(cause, 1)]
+    assert (report.findings[0].evidence[0].path.endswith("d.log")) == (cause == "feature_off")
+
+
 @pytest.mark.parametrize(
     "files",
     [

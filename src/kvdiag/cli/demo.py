@@ -58,20 +58,20 @@ def drive(stack: LocalStack) -> None:
 
     assert stack.router is not None  # noqa: S101 - the demo's options start one
     port = stack.router.port
-    _say("four turns of an agent whose history is read back from decode (streaming)")
+    _say("four turns of an agent whose history is read back from decode")
     steady = Agent(port, "steady", stream=True)
     for turn in range(4):
         steady.say(f"step {turn}: {_STEP * (8 if turn else 24)}")
-    _say("two turns that are too short to be worth a read")
+    _say("two turns that are too short to be worth a read (not streamed)")
     short = Agent(port, "short", parameters={"max_tokens": 1})
     short.say("hello")
     short.say("go on")
     _say("two turns of an agent that sends no conversation id")
-    anonymous = Agent(port)
+    anonymous = Agent(port, stream=True)
     anonymous.say(_STEP * 20)
     anonymous.say("go on: " + _STEP)
     _say(f"an agent that comes back after decode's {DECODE_TTL_S} s are over")
-    late = Agent(port, "late")
+    late = Agent(port, "late", stream=True)
     late.say(_STEP * 20)
     time.sleep(DECODE_TTL_S + 4)
     late.say("go on: " + _STEP)

@@ -143,13 +143,14 @@ def _was_replaced(peer: str | None, book: Casebook) -> bool:
     return peer is not None and any(peer in engine.replaced or peer in engine.former_ids for engine in book.engines)
 
 
-def _recorded(turn: Turn, _book: Casebook) -> Fault | None:
+def _recorded(turn: Turn, book: Casebook) -> Fault | None:
     """Take the router's or connector's own word for it."""
     record = turn.record
     if record is not None and record.cause and record.cause not in OUTCOMES and turn.record_at is not None:
         cause = record.cause if record.cause in CAUSES else "unexplained"
         detail = record.detail if record.detail in CAUSES[cause].details else None
-        return Fault(cause, detail, "certain", [turn.record_at], failed=record.status >= 500)
+        cause, detail, lines = _root(cause, detail, book)
+        return Fault(cause, detail, "certain", [*lines, turn.record_at], failed=record.status >= 500)
     return None if outcome(turn) in _REUSED else _event_fault(turn)
 
 
@@ -270,19 +271,24 @@ def _looked_up(turn: Turn, book: Casebook) -> Fault | None:
     lookup = turn.lookup
     if lookup is None or lookup.result not in CAUSES["missing_metadata"].details:
         return None
-    cause, detail = "missing_metadata", lookup.result
-    if detail in {"not_returned", "router_lost_state"} and is_off("decode", book):
-        cause, detail = "feature_off", "decode"
+    cause, detail, lines = _root("missing_metadata", lookup.result, book)
     confidence: Confidence = "certain" if lookup.certain else "likely"
     if detail == "consumed" and not lookup.certain:
         confidence = "possible"
-    lines = config_lines("decode", book) if cause == "feature_off" else []
     return Fault(cause, detail, confidence, [*lines, *lookup.evidence, *turn.evidence("no_conversation_id")])
+
+
+def _root(cause: str, detail: str | None, book: Casebook) -> tuple[str, str | None, list[Evidence]]:
+    """Return what lies behind a handle that a router did not have, and its lines: a decode with the feature off gives none."""
+    if detail in {"not_returned", "router_lost_state"} and is_off("decode", book):
+        return "feature_off", "decode", config_lines("decode", book)
+    return cause, detail, []
 
 
 def is_off(role: str, book: Casebook) -> bool:
     """Tell whether start-up arguments show that bidirectional transfer is off on every engine of a role."""
-    engines = [engine for engine in book.engines if engine.role == role]
+    # An engine's event log is a log of its own, without start-up arguments.
+    engines = [engine for engine in book.engines if engine.role == role and engine.is_vllm]
     configs = [engine.config for engine in engines]
     return (
         bool(configs)

@@ -49,6 +49,13 @@ def test_the_first_place_says_how_many_more_there_are(count: int, text: str) -> 
     assert wording.first_place(finding) == text
 
 
+@pytest.mark.parametrize(("narrow", "text"), [(False, "logs/a.log:1"), (True, "a.log:1")])
+def test_a_narrow_place_leaves_the_folder_out(*, narrow: bool, text: str) -> None:
+    evidence = [Evidence(path="logs/a.log", line=1, text="")]
+    finding = Finding(cause="client", confidence="certain", turns=1, evidence=evidence)
+    assert wording.first_place(finding, narrow=narrow) == text
+
+
 @pytest.mark.parametrize(
     ("split", "text", "longest"),
     [

@@ -118,12 +118,13 @@ def average_line(average: Average) -> str:
     )
 
 
-def first_place(finding: Finding | TurnReport) -> str:
-    """Return the place of the first evidence, and how many more there are."""
+def first_place(finding: Finding | TurnReport, *, narrow: bool = False) -> str:
+    """Return the place of the first evidence, without its folder where that is too long, and how many more there are."""
     if not finding.evidence:
         return "-"
     more = len(finding.evidence) - 1
-    return place(finding.evidence[0]) + (f" (+{more})" if more else "")
+    found = place(finding.evidence[0])
+    return (found.rpartition("/")[2] if narrow else found) + (f" (+{more})" if more else "")
 
 
 def verdict_line(verdict: Verdict) -> str:
@@ -171,7 +172,7 @@ def input_line(source: InputSummary) -> str:
 
 
 def turn_cells(turn: TurnReport, *, narrow: bool = False) -> tuple[str, ...]:
-    """Return one turn as the cells of `TURN_HEADINGS`; narrow: of its parts the longest alone."""
+    """Return one turn as the cells of `TURN_HEADINGS`; narrow: its longest part alone, and the evidence's file without folder."""
     return (
         neutral(turn.ts or UNKNOWN),
         neutral(turn.conversation or UNKNOWN),
@@ -184,7 +185,7 @@ def turn_cells(turn: TurnReport, *, narrow: bool = False) -> tuple[str, ...]:
         longest(turn.split) if narrow else spent(turn.split) or UNKNOWN,
         count(turn.prompt_tokens),
         count(turn.lost_tokens),
-        first_place(turn),
+        first_place(turn, narrow=narrow),
     )
 
 
