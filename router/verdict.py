@@ -45,9 +45,16 @@ def explain(claim: Claim, answer: PrefillAnswer, prefill: Engine, failed: Pair |
     """
     if claim.hit and failed is None:
         return _told(answer) or _inferred(claim, answer, prefill)
-    cause, detail = failed or lookup_cause(claim.lookup)
+    cause, detail = failed or _missed(claim.lookup, answer)
     counts = _told(answer) or _local_only(answer)
     return replace(counts, cause=cause, detail=detail, lost_tokens=_lost(claim, counts))
+
+
+def _missed(lookup: str, answer: PrefillAnswer) -> Pair:
+    """Return why a turn had no handle, now that prefill has answered: decode returns none where prefill hands it nothing."""
+    if lookup == "not_returned" and answer.kv_transfer_params is None:
+        return "feature_off", "no_connector"
+    return lookup_cause(lookup)
 
 
 def _told(answer: PrefillAnswer) -> context.TurnOutcome | None:

@@ -238,6 +238,24 @@ def test_a_missing_or_useless_handle_is_named(prepare: object, lookup: str) -> N
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("role", "cause", "detail"),
+    [("prefill", "feature_off", "no_connector"), ("decode", "missing_metadata", "not_returned")],
+)
+def test_a_handle_that_decode_does_not_return_is_told_from_a_prefill_that_hands_over_nothing(
+    role: str, cause: str, detail: str
+) -> None:
+    async def scenario() -> None:
+        async with running() as stack:
+            for engine in (stack.decode, getattr(stack, role)):
+                engine.returns_handle = False
+            await stack.chat("hi")
+            await stack.chat("hi", "Hello there", "more")
+            assert (stack.records[1].cause, stack.records[1].detail) == (cause, detail)
+
+    run(scenario())
+
+
 def test_a_handle_past_its_ttl_is_not_sent() -> None:
     async def scenario() -> None:
         async with running(change=lambda s: dataclasses.replace(s, handle_ttl_s=0.0)) as stack:
