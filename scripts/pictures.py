@@ -43,8 +43,10 @@ def draw(page: str, suffix: str, target: Path) -> None:
 
 def main(folder: str) -> None:
     """Draw the terminal and the HTML report of the logs in `folder`."""
-    report = classify([folder], Options(turns=True))
-    draw(terminal_page(report, f"kvdiag classify {folder} --turns"), ".svg", IMAGES / "terminal.png")
+    logs = [str(log) for kind in ("*.log", "*.jsonl") for log in sorted(Path(folder).glob(kind))]
+    report = classify(logs, Options(turns=True))
+    command = f"kvdiag classify --turns {folder}/*.log {folder}/*.jsonl"
+    draw(terminal_page(report, command), ".svg", IMAGES / "terminal.png")
     draw(render(report, "html", turns=True), ".html", IMAGES / "report.png")
 
 
