@@ -54,12 +54,12 @@ def side_channel_blocked(rig: Rig) -> None:
         also_wrong=("transfer_failed", "peer_unreachable/handshake_failed"),
     ),
     engines=("prefill", "decode-other"),
-    errors=2,
+    errors=1,
 )
 def engines_do_not_fit(rig: Rig) -> None:
     """Decode runs with --dtype bfloat16, prefill with float32."""
-    for number in range(2):
-        rig.talk(rig.agent(f"agent-{number}"), 1)
+    # One will do: engines write fifty thousand bytes of tracebacks about it.
+    rig.talk(rig.agent("agent"), 1)
 
 
 @scenario(
