@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +49,8 @@ def run_command(out: Path = Path("faults"), names: tuple[str, ...] = ()) -> None
     if isolated:
         network.prepare()
     chosen = _chosen(names)
+    # A time limit ends the run with this signal: engines must not outlive it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with Fleet(out.resolve() / "engines", _say) as fleet:
         for scenario in chosen:
             if scenario.network and not isolated:

@@ -76,6 +76,8 @@ def retained_blocks_fill_decode(rig: Rig) -> None:
     Expected(
         "kv_pressure/capacity",
         "No conversation leaves blocks behind; what runs fills the cache, and what comes waits for blocks.",
+        # No alert tells a cache that is full by what runs from any other queue; the page of queues asks.
+        alerts=("KvdiagQueueing",),
         evidence=(Evidence("decode.log", r"Waiting: [1-9]", "no blocks for the next request"),),
         also_wrong=("queueing/decode", "kv_pressure/retained_blocks"),
     ),
@@ -91,6 +93,8 @@ def requests_fill_decode(rig: Rig) -> None:
     Expected(
         "kv_pressure/preempted",
         "The answers grow until the cache is full: decode's own lines count the requests that it throws out to start anew.",
+        # No alert tells a cache that is full by what runs from any other queue; the page of queues asks.
+        alerts=("KvdiagQueueing",),
         evidence=(Evidence("decode.log", "Preemptions", "running requests were thrown out"),),
         also_wrong=("queueing/decode", "kv_pressure/retained_blocks"),
     ),

@@ -10,6 +10,8 @@ from benchmarks.faults.matrix import SCENARIOS, section
 from benchmarks.faults.scenario import CALM
 
 from kvdiag.causes import CAUSES
+from kvdiag.dashboards.alerts import alerts
+from kvdiag.dashboards.settings import Settings
 
 if TYPE_CHECKING:
     from benchmarks.faults.scenario import Expected, Scenario
@@ -39,6 +41,11 @@ def test_a_scenario_expects_what_the_causes_table_has(scenario: Scenario) -> Non
         named = {expected.cause, *expected.or_else, *expected.beside, *expected.must_not} - {"*", "healthy"}
         assert named <= CAUSES.keys()
         assert expected.detail is None or expected.detail in CAUSES[expected.cause].details
+
+
+@every_scenario
+def test_a_scenario_expects_alerts_that_exist(scenario: Scenario) -> None:
+    assert {*scenario.expected.alerts} <= {alert.name for alert in alerts(Settings())}
 
 
 @every_scenario
