@@ -107,6 +107,23 @@ def test_a_handle_that_never_came_back_is_blamed_on_a_decode_that_gives_none(
 
 
 @pytest.mark.parametrize(
+    ("on", "status", "cause"),
+    [("True", 200, "upstream_error"), ("False", 200, "feature_off"), ("False", 502, "upstream_error")],
+)
+def test_a_call_given_up_for_its_handle_is_blamed_on_a_prefill_that_reads_none(
+    on: str, status: int, cause: str, tmp_path: Path
+) -> None:
+    record = (
+        '{"schema":"kvdiag.turn/1","ts":"2026-10-14T09:00:00.000Z","request_id":"a","conversation":"c","turn":2,"lookup":"hit",'
+        f'"retries":1,"status":{status},"cause":"upstream_error"}}'
+    )
+    report = _report(tmp_path, p=[PREFILL.replace("True", on)], d=[DECODE], r=[record])
+
+    assert report.per_turn is not None
+    assert [turn.cause for turn in report.per_turn] == [cause]
+
+
+@pytest.mark.parametrize(
     "files",
     [
         {"p": [PREFILL, _moved(), BUSY.format(at=10, waiting=0, usage=99)], "d": [DECODE, _moved(), _line(_RELEASED)]},

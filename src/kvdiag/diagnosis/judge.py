@@ -143,6 +143,16 @@ def _was_replaced(peer: str | None, book: Casebook) -> bool:
     return peer is not None and any(peer in engine.replaced or peer in engine.former_ids for engine in book.engines)
 
 
+def _hung(turn: Turn, book: Casebook) -> Fault | None:
+    """Judge a turn that went on without its handle after an error: by the arguments of a prefill that hangs on any handle."""
+    record = turn.record
+    if record is None or turn.record_at is None or (record.cause, record.lookup) != ("upstream_error", "hit"):
+        return None
+    if record.status >= 500 or not is_off("prefill", book):
+        return None
+    return Fault("feature_off", "prefill", "certain", [*config_lines("prefill", book), turn.record_at])
+
+
 def _recorded(turn: Turn, book: Casebook) -> Fault | None:
     """Take the router's or connector's own word for it."""
     record = turn.record
@@ -334,6 +344,7 @@ _STEPS: Final[tuple[Callable[[Turn, Casebook], Fault | None], ...]] = (
     _suspect,
     _declined,
     _transfer,
+    _hung,
     _recorded,
     _handoff,
     _not_read,
