@@ -116,11 +116,11 @@ def answers_outgrow_decode(rig: Rig) -> None:
     network=True,
 )
 def long_tool_results(rig: Rig) -> None:
-    """One of an agent's many turns adds a tool's result of 7,000 tokens to its history of 9,000."""
+    """One of an agent's many turns adds a tool's result of 6,000 tokens to its history of 9,000."""
     agent = rig.agent("reads-files", stream=True)
     rig.talk(agent, 1, size=300)
     rig.talk(agent, 7, size=2)
-    rig.talk(agent, 1, size=245)
+    rig.talk(agent, 1, size=200)
 
 
 @scenario(
