@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections import deque
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from kvdiag.events import KvEvent, TurnRecord
 
+log = logging.getLogger("kvdiag.exporters")
 QUEUE_LIMIT: Final = 10_000
 BATCH_S: Final = 0.05
 """How long records gather: each time the thread wakes up it takes the interpreter from whoever serves."""
@@ -24,7 +26,8 @@ BATCH_S: Final = 0.05
 class JsonlSink:
     """Appends records to a file from a thread of its own.
 
-    A full queue, a full disk or a path that cannot be opened drops the record and calls `on_drop`; nothing is raised.
+    A full queue, a full disk or a path that cannot be opened drops the record and calls `on_drop`; nothing is raised. That
+    a file cannot be written is logged, when it is first seen (at the start already), and again when it is over.
     The file is rotated to `<path>.1`, `.2`, ... (1 is the newest) when it grows past `max_bytes`.
     """
 
@@ -43,6 +46,7 @@ class JsonlSink:
         self._keep = keep
         self._limit = queue_limit
         self._queue: deque[TurnRecord | KvEvent] = deque()
+        self._failing = False
         self._filled = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvdiag-jsonl", daemon=True)
@@ -65,22 +69,33 @@ class JsonlSink:
 
     def _run(self) -> None:
         encoder = msgspec.json.Encoder()
+        self._try(b"")
         while True:
             self._filled.wait()
             closing = self._closing.wait(BATCH_S)
             self._filled.clear()  # before the queue is emptied: what comes later wakes us again
             records = [self._queue.popleft() for _ in range(len(self._queue))]
-            try:
-                self._append(b"".join(encoder.encode(record) + b"\n" for record in records))
-            except OSError:
+            if records and not self._try(b"".join(encoder.encode(record) + b"\n" for record in records)):
                 for _ in records:
                     self._on_drop()
             if closing and not self._queue:
                 return
 
+    def _try(self, data: bytes) -> bool:
+        """Append; return False where that is not possible just now."""
+        try:
+            self._append(data)
+        except OSError as error:
+            if not self._failing:
+                log.warning("cannot write %s: %s; records are dropped and counted", self.path, error.strerror or error)
+            self._failing = True
+            return False
+        if self._failing:
+            log.warning("%s can be written again", self.path)
+        self._failing = False
+        return True
+
     def _append(self, data: bytes) -> None:
-        if not data:
-            return
         with self.path.open("ab", buffering=0) as file:
             start = file.tell()
             if file.write(data) != len(data):

@@ -34,6 +34,10 @@ def kvdiag(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         (("--prefill", "p", "--decode", "d"), "engine 'p' is not a URL such as"),
         (("--config", "nowhere.toml"), "configuration nowhere.toml: No such file or directory"),
         (("--prefill", "http://p:1", "--decode", "http://d:1", "--store", "redis"), "needs hash_key"),
+        (
+            ("--prefill", "http://p:1", "--decode", "http://d:1", "--turn-log", "/dev/null/turns", "--check"),
+            "turn_log /dev/null/turns: its folder is missing or cannot be written",
+        ),
     ],
 )
 def test_mistakes_end_with_one_line_and_code_2(arguments: tuple[str, ...], message: str) -> None:

@@ -106,7 +106,7 @@ def test_a_path_that_cannot_be_written_drops_and_counts(
     assert drops.count == 3
 
 
-def test_recovers_when_the_path_can_be_written_again(tmp_path: Path, drops: Drops) -> None:
+def test_recovers_when_the_path_can_be_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "later" / "log"
     dropped = threading.Event()
     sink = JsonlSink(path, on_drop=dropped.set)
@@ -116,6 +116,9 @@ def test_recovers_when_the_path_can_be_written_again(tmp_path: Path, drops: Drop
     sink.write(turn(2))
     sink.close()
     assert read(path) == [2]
+    refused, recovered = (record.getMessage() for record in caplog.records)
+    assert refused == f"cannot write {path}: No such file or directory; records are dropped and counted"
+    assert recovered == f"{path} can be written again"
 
 
 def test_a_disk_that_fills_up_leaves_whole_lines_only(tmp_path: Path) -> None:
@@ -149,8 +152,9 @@ def test_a_full_queue_drops_instead_of_waiting(tmp_path: Path, drops: Drops) -> 
 
     class Slow(JsonlSink):
         def _append(self, data: bytes) -> None:
-            held.set()
-            go.wait(30)
+            if data:
+                held.set()
+                go.wait(30)
             super()._append(data)
 
     sink = Slow(tmp_path / "log", on_drop=drops, queue_limit=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kvdiag.errors import MissingExtraError
+from kvdiag.errors import InputError, MissingExtraError
 
 _EPILOG = """Every setting has a place in the file (TOML or YAML, see docs/router.md) and in the environment:
 KVDIAG_ROUTER__PORT, KVDIAG_ROUTER__DEADLINES__REUSE_S and so on. Flags win over the environment, that over the file."""
@@ -69,7 +69,14 @@ def command(
         flags["store"] = {k: v for k, v in (("kind", store), ("url", store_url)) if v is not None}
     settings = load(config, os.environ, flags)
     if check:
+        _require_folder(settings.turn_log)
         click.echo("settings are usable")
         return
     configure(settings.log_format)
     uvloop.run(serve(settings))
+
+
+def _require_folder(turn_log: Path | None) -> None:
+    """Raise InputError where no turn could be logged; a router that serves does so all the same, and says so."""
+    if turn_log is not None and not os.access(turn_log.parent, os.W_OK | os.X_OK):
+        raise InputError(f"turn_log {turn_log}: its folder is missing or cannot be written; make it or choose another")
