@@ -23,7 +23,7 @@ from kvdiag.connector.settings import KEYS
 from kvdiag.diagnosis.patterns import PATTERNS
 from kvdiag.diagnosis.report import Report
 from kvdiag.diagnosis.rules import RULES
-from kvdiag.doctor import CHECKS
+from kvdiag.doctor import CHECKS, PROBED
 from kvdiag.errors import ExitCode
 from kvdiag.router.config import ENVIRONMENT
 from kvdiag.router.settings import Settings
@@ -204,7 +204,9 @@ def _exit_codes() -> Iterable[tuple[str, str]]:
 
 
 def _checks() -> Iterable[tuple[str, str, str]]:
-    return ((f"`{check.name}`", check.asks, check.remedy) for check in CHECKS)
+    told = [(check.name, check.asks, check.remedy) for check in CHECKS]
+    told += [(name, asks, "that of the [cause](causes.md) that is found") for name, asks in PROBED.items()]
+    return ((f"`{name}`", asks, remedy) for name, asks, remedy in told)
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

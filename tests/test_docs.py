@@ -13,7 +13,7 @@ import pytest
 from kvdiag.causes import CAUSES
 from kvdiag.cli import VERBS, cli
 from kvdiag.diagnosis.rules import RULES
-from kvdiag.doctor import CHECKS
+from kvdiag.doctor import CHECKS, PROBED
 from kvdiag.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_every_rule_is_explained(rule: str) -> None:
     assert f"| `{rule}` |" in page("causes.md")
 
 
-@pytest.mark.parametrize("check", [check.name for check in CHECKS])
+@pytest.mark.parametrize("check", [*(check.name for check in CHECKS), *PROBED])
 def test_every_check_is_explained(check: str) -> None:
     assert f"| `{check}` |" in page("cli.md")
 

@@ -22,7 +22,7 @@ ROUTER = "kvdiag_turns_total 1\nkvdiag_router_handle_ttl_seconds 470\nkvdiag_rou
 
 
 def service(role: Role, page: str | None = None, host: str = "h", **more: Any) -> Service:  # noqa: ANN401 - any field
-    fields: dict[str, Any] = {"version": "0.32.0", "model": "tiny", "clock_s": 0.2} | more
+    fields: dict[str, Any] = {"version": "0.32.0", "models": ("tiny",), "clock_s": 0.2} | more
     samples = Samples.parse(page) if page is not None else None
     return Service(role, Server.parse(f"http://{role}-{host}:1"), samples=samples, **fields)
 
@@ -37,7 +37,7 @@ def site(router: Service | None = None, prefill: Service | None = None, decode: 
 
 HEALTHY = site(service("router", ROUTER), engine("prefill"), engine("decode"))
 STOCK = site(service("router", "x 1\n"), service("prefill", ENGINE), service("decode", ENGINE))
-BARE = site(service("router"), service("prefill", version=None, model=None), service("decode"))
+BARE = site(service("router"), service("prefill", version=None, models=()), service("decode"))
 
 
 def states(of: Site) -> dict[str, str]:
@@ -52,6 +52,7 @@ def test_a_stock_site_is_judged_only_where_it_tells() -> None:
     assert states(STOCK) == {
         "reachable": "ok",
         "metrics": "ok",
+        "roles": "not evaluated",
         "versions": "ok",
         "models": "ok",
         "kv_layout": "ok",
@@ -93,7 +94,8 @@ def changed(role: str, before: str, after: str) -> str:
         ("metrics", site(service("router", ""), engine("prefill")), "router"),
         ("metrics", site(prefill=service("prefill", "python_info 1\n")), "prefill"),
         ("versions", site(None, engine("prefill", version="0.31.0"), engine("decode")), "0.31.0"),
-        ("models", site(None, engine("prefill", model="other"), engine("decode")), "other"),
+        ("roles", site(None, engine("prefill", INFO.format(role="decode"))), "prefill-h:1 says that it is decode"),
+        ("models", site(None, engine("prefill", models=("other",)), engine("decode")), "other"),
         (
             "kv_layout",
             site(None, engine("prefill", changed("prefill", 'block_size="16"', 'block_size="128"')), engine("decode")),
@@ -154,6 +156,11 @@ def test_failures_count_when_they_happen_or_are_many(now: Site, before: Site | N
     result = CHECKS[-1].run(dataclasses.replace(now, earlier=before))
     assert (result.check, result.state) == ("failures", state)
     assert seen in result.seen
+
+
+def test_an_engine_of_both_roles_may_be_either() -> None:
+    both = INFO.format(role="both")
+    assert states(site(None, engine("prefill", both), engine("decode", both)))["roles"] == "ok"
 
 
 @pytest.mark.parametrize(("router", "state"), [("475", "ok"), ("475.1", "problem")])

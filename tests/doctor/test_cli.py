@@ -55,6 +55,12 @@ def test_a_problem_is_a_finding_with_its_remedy(serve: Serve, capsys: pytest.Cap
     assert "-> set the router's handle TTL below" in out[at + 1]
 
 
+def test_swapped_roles_are_a_problem_with_the_remedy(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    prefill, decode = serve(Engine()), serve(Engine(role="decode"))
+    assert run("doctor", "--prefill", decode.url, "--decode", prefill.url) == 1
+    assert "-> swap the URLs of --prefill and --decode" in capsys.readouterr().out
+
+
 def test_without_a_proof_it_is_inconclusive(serve: Serve) -> None:
     assert run("doctor", *urls(serve), "--no-probe") == 3
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvdiag.doctor import Result, observe, probe
+from kvdiag.doctor import PROBED, Result, observe, probe
 
 from .conftest import Engine, Fake, Router
 
@@ -212,6 +212,22 @@ def test_without_a_model_nothing_is_sent(serve: Callable[[Fake], Fake]) -> None:
     router = serve(Router())
     assert outcomes(router=router, model=None)["reuse"].state == "not evaluated"
     assert router.asked == []
+
+
+def test_nothing_is_sent_to_engines_that_are_called_by_each_others_role(serve: Callable[[Fake], Fake]) -> None:
+    prefill, decode = serve(Engine()), serve(Engine(role="decode"))
+    results = outcomes(prefill=decode, decode=prefill)
+    assert {check: result.state for check, result in results.items()} == dict.fromkeys(PROBED, "not evaluated")
+    assert prefill.asked == decode.asked == []
+
+
+def test_a_model_that_nobody_serves_is_answered_with_those_that_are_served(serve: Callable[[Fake], Fake]) -> None:
+    prefill, decode = serve(Engine()), serve(Engine(role="decode"))
+    decode.pages["/v1/models"] = '{"data":[{"id":"tiny"},{"id":"adapter"}]}'
+    result = outcomes(prefill=prefill, decode=decode, model="tyni")["reuse"]
+    assert (result.state, "tyni" in result.seen) == ("problem", True)
+    assert result.remedy.endswith("adapter, tiny")
+    assert prefill.asked == decode.asked == []
 
 
 def test_a_side_channel_that_refuses_is_named(serve: Callable[[Fake], Fake]) -> None:

@@ -43,7 +43,7 @@ def test_a_page_that_is_no_metrics_is_none(serve: Callable[[Fake], Fake], page: 
     "answer", ["{}", "[]", '{"data": 5}', '{"data": []}', '{"data": [7]}', '{"data": [{}]}', "nonsense"]
 )
 def test_a_strange_list_of_models_is_no_model(serve: Callable[[Fake], Fake], answer: str) -> None:
-    assert look(serve(Fake(pages={"/metrics": "x 1\n", "/v1/models": answer})).url).model is None
+    assert look(serve(Fake(pages={"/metrics": "x 1\n", "/v1/models": answer})).url).models == ()
 
 
 @pytest.mark.parametrize("answer", ["{}", '{"version": 5}', "nonsense"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvdiag.doctor.checks import CHECKS, Check, Result
-from kvdiag.doctor.proof import probe
+from kvdiag.doctor.proof import PROBED, probe
 from kvdiag.doctor.site import Site, observe
 
-__all__ = ["CHECKS", "Check", "Result", "Site", "observe", "probe"]
+__all__ = ["CHECKS", "PROBED", "Check", "Result", "Site", "observe", "probe"]

@@ -112,6 +112,15 @@ def metrics(site: Site) -> Answer:
     return problem(f"empty or foreign: {'; '.join(bare)}") if bare else ok("every page has its series")
 
 
+def roles(site: Site) -> Answer:
+    """Judge whether every engine is on the side that its kv_role is for."""
+    told = [engine for engine in site.engines if engine.info("role")]
+    if not told:
+        return not_evaluated("kvdiag's connector on an engine")
+    wrong = [f"{engine.name} says that it is {engine.info('role')}" for engine in told if engine.misplaced]
+    return problem("; ".join(wrong)) if wrong else ok(f"{len(told)} engines are what they were called")
+
+
 def versions(site: Site) -> Answer:
     """Judge whether all engines run one vLLM."""
     return _equal(site.engines, "vLLM version", lambda engine: engine.version or engine.info("vllm"))
@@ -297,6 +306,12 @@ CHECKS: Final = (
         "Are metrics there and filled?",
         "serve /metrics at this URL (no --disable-log-stats); on a fresh engine send one request",
         metrics,
+    ),
+    Check(
+        "roles",
+        "Is every engine on the side of its kv_role?",
+        "swap the URLs of --prefill and --decode, or start prefill with kv_role kv_producer and decode with kv_consumer",
+        roles,
     ),
     Check("versions", "Do all engines run one vLLM?", CAUSES["peer_unreachable"].remedy("incompatible"), versions),
     Check("models", "Do all engines serve one model?", CAUSES["peer_unreachable"].remedy("incompatible"), models),

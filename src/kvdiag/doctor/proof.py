@@ -27,17 +27,28 @@ MOST_PAIRS: Final = 16
 _DEFAULT_THRESHOLD: Final = 64
 _DEFAULT_BLOCK: Final = 16
 _TURNS: Final = "kvdiag_turns_total"
+PROBED: Final = {
+    "reuse": "Is a second turn read back from decode, through the router and by hand?",
+    "streaming_handles": "Does a streamed answer carry decode's handle?",
+    "side_channel": "Can the addresses that engines name for transfers be reached?",
+}
+"""What only a conversation shows, and what it asks; the remedy is that of the cause that is found."""
 
 
 def probe(site: Site, *, model: str | None, timeout_s: float) -> list[Result]:
     """Return whether a second turn is read back, streamed answers carry handles and side channels can be reached.
 
-    Every prefill is tried with every decode, up to `MOST_PAIRS` pairs.
+    Every prefill is tried with every decode, up to `MOST_PAIRS` pairs. Nothing is sent where engines are called by the
+    other's role, whose blocks nobody would read, or where nobody serves the model.
     """
+    if any(engine.misplaced for engine in site.engines):
+        return [needs(check, "every engine on the side of its kv_role") for check in PROBED]
     alive = [service for service in site.services if not service.problem]
     named = model or next((service.model for service in alive if service.model), None)
     if named is None:
-        return [needs(check, "the model's name (--model)") for check in ("reuse", "streaming_handles", "side_channel")]
+        return [needs(check, "the model's name (--model)") for check in PROBED]
+    if stranger := _unserved(named, alive):
+        return [stranger]
     speaker = Speaker(named, _tokens(site), timeout_s)
     router = site.router if site.router in alive else None
     through = _guarded("reuse", lambda: _through_router(speaker, router, site)) if router else None
@@ -54,6 +65,14 @@ def probe(site: Site, *, model: str | None, timeout_s: float) -> list[Result]:
         *_told(pairs, met),
         *_untried(site, len(pairs)),
     ]
+
+
+def _unserved(model: str, services: Sequence[Service]) -> Result | None:
+    served = sorted({name for service in services for name in service.models})
+    if not served or model in served:
+        return None
+    remedy = f"give --model a name that is served: {', '.join(served)}"
+    return Result(check="reuse", state="problem", seen=f"nobody serves the model {model!r}", remedy=remedy)
 
 
 def _untried(site: Site, tried: int) -> list[Result]:

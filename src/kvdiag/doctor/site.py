@@ -25,7 +25,8 @@ class Service:
     problem: str | None = None
     """Why it could not be reached."""
     version: str | None = None
-    model: str | None = None
+    models: tuple[str, ...] = ()
+    """The names that it serves."""
     samples: Samples | None = None
     clock_s: float | None = None
 
@@ -33,6 +34,16 @@ class Service:
     def name(self) -> str:
         """Return how to call it in a message."""
         return f"{self.role} {self.server.url}"
+
+    @property
+    def model(self) -> str | None:
+        """Return the first name that it serves."""
+        return self.models[0] if self.models else None
+
+    @property
+    def misplaced(self) -> bool:
+        """Whether it is an engine whose kv_role is that of the other side; a kv_both engine can be either."""
+        return self.role != "router" and self.info("role") == {"prefill": "decode", "decode": "prefill"}[self.role]
 
     def info(self, key: str) -> str | None:
         """Return a setting that kvdiag's connector exports."""
@@ -107,7 +118,7 @@ def look_at(role: Role, server: Server, timeout_s: float) -> Service:
         role,
         server,
         version=_field(server, "/version", timeout_s, "version"),
-        model=_model(server, timeout_s),
+        models=_models(server, timeout_s),
         samples=_samples(page.body) if page.status == 200 else None,
         clock_s=page.clock_s,
     )
@@ -128,10 +139,13 @@ def _field(server: Server, path: str, timeout_s: float, key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _model(server: Server, timeout_s: float) -> str | None:
+def _models(server: Server, timeout_s: float) -> tuple[str, ...]:
     try:
         data = server.get("/v1/models", timeout_s).json().get("data")
     except NoAnswerError:
-        return None
-    names = [item["id"] for item in data if isinstance(item, dict) and "id" in item] if isinstance(data, list) else []
-    return str(names[0]) if names else None
+        return ()
+    return (
+        tuple(str(item["id"]) for item in data if isinstance(item, dict) and "id" in item)
+        if isinstance(data, list)
+        else ()
+    )
