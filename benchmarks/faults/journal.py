@@ -26,6 +26,9 @@ _SHOWN: Final = (
     (re.compile(_PLACE + "/site-packages/"), "/opt/vllm/lib/python3.11/site-packages/"),
     (re.compile(_PLACE + r"/lib/python3\.\d+/(?!site-packages)"), "/usr/lib/python3.11/"),
     (re.compile(_PLACE + "/src/kvdiag/"), "/opt/kvdiag/src/kvdiag/"),
+    # Where the engines ran, which need not be where the logs were moved to.
+    (re.compile(_PLACE + "/(?=engines/)"), "/var/log/kvdiag/"),
+    (re.compile(r"(?<![^\s\"':,()])(?!/var/log/)" + _PLACE + r"/(?=\w+-events\.jsonl)"), "/var/log/kvdiag/"),
 )
 """Places of libraries and what a log shows instead."""
 

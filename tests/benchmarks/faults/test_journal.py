@@ -50,6 +50,8 @@ def test_noise_goes_and_the_rest_stays(text: str, kept: str) -> None:
         ("/home/me/.pyenv/versions/3.12.1/lib/python3.12/queue.py", "/usr/lib/python3.11/queue.py"),
         ("/home/me/project/src/kvdiag/connector/worker.py", "/opt/kvdiag/src/kvdiag/connector/worker.py"),
         ("/run/engines/decode.log", "/var/log/kvdiag/engines/decode.log"),
+        ("/elsewhere/engines/decode/decode-events.jsonl", "/var/log/kvdiag/engines/decode/decode-events.jsonl"),
+        ("/home/me/stack0/decode-events.jsonl", "/var/log/kvdiag/decode-events.jsonl"),
     ],
 )
 def test_paths_of_this_machine_are_replaced(path: str, shown: str) -> None:
