@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import zstandard
 from click.testing import CliRunner, Result
 
 from kvdiag.cli.classify import command
 from kvdiag.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CASES = Path(__file__).parent.parent / "cases"
 EXPIRED = CASES / "03-expired-remote-read-router-ttl-longer"
@@ -45,6 +51,40 @@ def test_a_bad_file_among_good_ones_is_named_on_standard_error() -> None:
 
     assert result.return_value == ExitCode.FINDINGS
     assert result.stderr == "kvdiag: nowhere.log: no such file or directory\n"
+
+
+@pytest.mark.parametrize("cut", [gzip.compress, zstandard.compress])
+def test_nothing_is_called_healthy_beside_an_input_that_ends_early(
+    cut: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "decode.log").write_bytes((HEALTHY / "decode.log").read_bytes())
+    (tmp_path / "prefill.log.gz").write_bytes(cut((HEALTHY / "prefill.log").read_bytes())[:-9])
+
+    result = _run(tmp_path, "--format", "json")
+
+    report = json.loads(result.stdout)
+    named = next(item for item in report["inputs"] if item["path"].endswith(".gz"))
+    assert result.return_value == ExitCode.INCONCLUSIVE
+    assert "prefill.log.gz" in report["verdict"]["summary"]
+    assert (named["kind"], named["cut_short"]) == (("vllm", True) if cut is gzip.compress else ("unreadable", False))
+    assert result.stderr.startswith(f"kvdiag: {tmp_path}/prefill.log.gz: compressed file ended")
+
+
+def test_nothing_is_called_healthy_beside_an_input_that_is_not_there() -> None:
+    result = _run(*HEALTHY.glob("*.log"), "nowhere.log")
+
+    assert result.return_value == ExitCode.INCONCLUSIVE
+    assert "nowhere.log (no such file or directory)" in result.stdout
+    assert "nowhere.log: nowhere.log" not in result.stdout
+
+
+def test_files_of_others_in_a_folder_do_not_keep_it_from_being_healthy(tmp_path: Path) -> None:
+    for log in HEALTHY.glob("*.log"):
+        (tmp_path / log.name).write_bytes(log.read_bytes())
+    (tmp_path / "notes.txt").write_text("ask the storage team\n")
+    (tmp_path / "core").write_bytes(bytes(range(256)) * 9)
+
+    assert _run(tmp_path).return_value == ExitCode.CLEAR
 
 
 @pytest.mark.parametrize("form", ["terminal", "json", "jsonl", "markdown", "html"])

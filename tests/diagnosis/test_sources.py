@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
+import os
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
@@ -13,6 +17,9 @@ from hypothesis import strategies as st
 
 from kvdiag.diagnosis.sources import find_sources, is_plain, read_blocks, read_range, whole_lines
 from kvdiag.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_rotated_set_is_one_source_oldest_first(tmp_path: Path) -> None:
@@ -79,6 +86,47 @@ def test_a_damaged_archive_is_one_line_that_names_it(packed: bytes, tmp_path: Pa
         list(read_blocks(str(path)))
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("lines", [3, 200_000])
+def test_what_a_truncated_archive_still_holds_is_read(
+    pack: Callable[[bytes], bytes], lines: int, tmp_path: Path
+) -> None:
+    content = b"".join(b"%d %x\n" % (number, hash(str(number)) & 0xFFFFFF) for number in range(lines))
+    path = tmp_path / "a.log"
+    path.write_bytes(pack(content)[:-5])
+    read: list[bytes] = []
+
+    with pytest.raises(InputError, match=r"a\.log: compressed file ended before"):
+        read.extend(read_blocks(str(path)))
+
+    assert content.startswith(b"".join(read))
+    assert len(b"".join(read)) > len(content) * 0.3 or lines < 10
+
+
+@given(st.lists(st.binary(max_size=100), max_size=8))
+def test_zstd_frames_follow_one_another(contents: list[bytes]) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"".join(map(zstandard.compress, [b"first\n", *contents])))
+        file.flush()
+
+        assert b"".join(read_blocks(file.name)) == b"".join([b"first\n", *contents])
+
+
+def test_a_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "decode.log").touch()
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if Path(path).name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+    assert [Path(source.name).name for source in find_sources([str(tmp_path)])] == ["closed", "decode.log"]
+
+
 @given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=40), st.integers(1, 50))
 def test_blocks_hold_whole_lines_and_lose_nothing(lines: list[bytes], size: int) -> None:
     content = b"\n".join(lines)
@@ -91,8 +139,6 @@ def test_blocks_hold_whole_lines_and_lose_nothing(lines: list[bytes], size: int)
 
 @given(st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=30), st.integers(1, 40))
 def test_ranges_share_the_lines_out(lines: list[bytes], step: int) -> None:
-    import tempfile
-
     content = b"\n".join(lines)
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)

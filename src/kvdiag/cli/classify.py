@@ -100,8 +100,9 @@ def command(
 
 
 def _show(report: Report, format_: Format, output: Path | None, *, turns: bool) -> int:
-    for problem in (item.problem for item in report.inputs if item.kind == "unreadable"):
-        click.echo(f"kvdiag: {problem}", err=True)
+    for item in report.inputs:
+        if item.kind == "unreadable" or item.cut_short:
+            click.echo(f"kvdiag: {item.path}: {item.problem}", err=True)
     text = render(report, format_, turns=turns, color=False if output else None)
     if output is None:
         click.echo(text, nl=False)

@@ -18,7 +18,7 @@ from kvdiag.diagnosis.split import needs
 from kvdiag.diagnosis.summary import slow_lines
 
 if TYPE_CHECKING:
-    from kvdiag.diagnosis.casebook import Casebook
+    from kvdiag.diagnosis.casebook import Casebook, FileNotes
     from kvdiag.diagnosis.options import Options
     from kvdiag.diagnosis.report import TurnReport
     from kvdiag.diagnosis.summary import Summary
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Outcomes that explain why a turn was not read back; the others need no line of their own.
 _SHOWN: Final = frozenset({"below_threshold", "local_hit"})
+_NAMED: Final = 3
 _REUSED: Final = frozenset({"remote_hit", "local_hit"})
 
 
@@ -112,6 +113,8 @@ def _verdict(book: Casebook, findings: list[Tally], summary: Summary, missing: l
         return Verdict(cause=first.cause, detail=first.detail, confidence=first.confidence, summary=_summary(first))
     if not _judged(book):
         return Verdict(cause="inconclusive", confidence="possible", summary=_why_inconclusive(book))
+    if book.unread:
+        return Verdict(cause="inconclusive", confidence="possible", summary=_what_is_missing(book.unread))
     below = summary.tallies.get(("below_threshold", None))
     if below is not None and below.turns >= sum(t.turns for (c, _), t in summary.tallies.items() if c in _REUSED):
         return Verdict(cause="below_threshold", confidence="certain", summary=_summary(below))
@@ -138,6 +141,13 @@ def _judged(book: Casebook) -> bool:
 def _is_told(turn: Turn) -> bool:
     """Tell whether more is known of a turn than the engines that its router chose."""
     return turn.record is not None or not turn.marks.keys() <= MARKS
+
+
+def _what_is_missing(unread: list[FileNotes]) -> str:
+    """Return why nothing can be called healthy: a fault may stand where nobody could read."""
+    named = ", ".join(f"{notes.path} ({notes.problem})" for notes in unread[:_NAMED])
+    more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+    return f"no fault seen, but not every input could be read to its end: {named}{more}"
 
 
 def _why_inconclusive(book: Casebook) -> str:

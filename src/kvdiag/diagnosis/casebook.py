@@ -57,6 +57,7 @@ class FileNotes:
     last: float | None = None
     binary: bool = False
     problem: str | None = None
+    """Why the file could not be read, or not to its end."""
     logs: dict[str, EngineLog] = field(default_factory=dict)
 
     def note(self, fact: Fact) -> None:
@@ -143,6 +144,11 @@ class Casebook:
     def engines(self) -> list[EngineLog]:
         """Return every log that was told apart."""
         return [engine for stream in self.streams.values() for engine in stream.engines]
+
+    @property
+    def unread(self) -> list[FileNotes]:
+        """Return the files that could not be read, or not to their end."""
+        return [notes for notes in self.files.values() if notes.problem]
 
     def with_role(self, role: LogRole) -> list[EngineLog]:
         """Return the logs of one role."""
@@ -313,7 +319,7 @@ class Casebook:
             turn = self.turn(outcome.turn)
             turn.conversation = conversation or None
             turn.number = outcome.number if conversation else None
-            turn.lookup = Lookup(outcome.result, outcome.evidence, outcome.certain)
+            turn.lookup = Lookup(outcome.result, outcome.evidence, outcome.certain, outcome.gap_s)
             turn.handle = turn.handle or outcome.handle
 
     def _failed(self, turn_id: str) -> bool:

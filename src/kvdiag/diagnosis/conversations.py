@@ -29,7 +29,6 @@ class RouterEvent(NamedTuple):
     evidence: Evidence
     turn: str | None = None
     handle: str | None = None
-    age_s: float | None = None
     ttl_s: float | None = None
 
 
@@ -42,6 +41,8 @@ class Outcome(NamedTuple):
     evidence: list[Evidence]
     certain: bool = True
     handle: str | None = None
+    gap_s: float | None = None
+    """From the end of the turn before, by the router's own clock."""
 
 
 @dataclass(slots=True)
@@ -52,7 +53,15 @@ class _Held:
     used: RouterEvent | None = None
     stale: RouterEvent | None = None
     previous: RouterEvent | None = None
+    ended: RouterEvent | None = None
+    """The end of the turn before, unless that one left no handle."""
     turns: int = 0
+
+    def gap_s(self, event: RouterEvent) -> float | None:
+        """Return the seconds from the end of the turn before to this one."""
+        if self.ended is None or self.ended.stamp is None or event.stamp is None or self.ended.era != event.era:
+            return None
+        return max(event.stamp - self.ended.stamp, 0.0)
 
 
 def look_ups(events: Sequence[RouterEvent], failed: frozenset[str] = frozenset()) -> Iterator[Outcome]:
@@ -63,13 +72,13 @@ def look_ups(events: Sequence[RouterEvent], failed: frozenset[str] = frozenset()
     held = _Held()
     for index, event in enumerate(events):
         if event.kind == "stored":
-            held.stored = event
+            held.stored = held.ended = event
         elif event.kind == "stale":
             held.stale = event
         else:
             held.turns += 1
-            yield _judge(event, held, events[index + 1 :], failed)
-            held.stale = None
+            yield _judge(event, held, events[index + 1 :], failed)._replace(gap_s=held.gap_s(event))
+            held.stale = held.ended = None
             held.previous = event
             if event.kind == "hit":
                 held.stored, held.used = None, event

@@ -60,6 +60,8 @@ def _grown(book: Casebook, paths: Sequence[str], ends: dict[str, int], felt_s: f
     for source in find_sources(paths):
         path = source.paths[-1]
         while block := _appended(path, ends):
+            notes = book.file(path)
+            notes.problem = notes.problem if notes.lines else None  # what could not be opened before has come
             add_block(book, source.name, path, scan(block, felt_s))
             found = True
     return found
@@ -70,7 +72,10 @@ def _appended(path: str, ends: dict[str, int]) -> bytes:
     end, size = ends.get(path, 0), _size(path)
     if size < end:
         end = 0
-    block = read_range(path, end, min(size, end + _STEP)) if size > end else b""
+    try:
+        block = read_range(path, end, min(size, end + _STEP)) if size > end else b""
+    except OSError:
+        return b""
     block = block[: block.rfind(b"\n") + 1]
     ends[path] = end + len(block)
     return block

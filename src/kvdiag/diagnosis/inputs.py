@@ -29,6 +29,7 @@ def summarise(notes: FileNotes) -> InputSummary:
         repeated=notes.facts["repeated"],
         from_=clock.render(notes.first),
         to=clock.render(notes.last),
+        cut_short=notes.problem is not None and notes.lines > 0,
         problem=notes.problem or _problem(notes),
     )
 
@@ -49,7 +50,7 @@ def _problem(notes: FileNotes) -> str | None:
 
 
 _KINDS: Final[tuple[tuple[Callable[[FileNotes], bool], str], ...]] = (
-    (lambda n: n.problem is not None, "unreadable"),
+    (lambda n: n.problem is not None and n.lines == 0, "unreadable"),
     (lambda n: n.lines == 0, "empty"),
     (lambda n: n.binary, "binary"),
     (lambda n: bool(n.systems) and not n.origins["vllm"], ""),

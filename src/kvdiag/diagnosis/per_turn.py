@@ -53,6 +53,7 @@ def row(turn: Turn, known: Judged, baseline: Baseline) -> TurnReport:
         lost_tokens=turn.tokens_lost,
         lost_seconds=lost_s(turn, fault, baseline) if fault else None,
         prefill_s=turn.prefill_s,
+        gap_s=turn.lookup.gap_s if turn.lookup is not None else None,
         split=split(turn),
         evidence=_evidence(turn, fault),
     )

@@ -56,9 +56,9 @@ def read(book: Casebook, paths: Sequence[str], options: Options, progress: Progr
         notes.problem = piece.problem or notes.problem
         if piece.scanned is not None:
             add_block(book, piece.source.name, piece.path, piece.scanned)
-    problems = [notes.problem for notes in book.files.values() if notes.problem]
-    if book.files and len(problems) == len(book.files):
-        raise InputError("; ".join(problems[:5]))
+    unread = [f"{notes.path}: {notes.problem}" for notes in book.unread if not notes.lines]
+    if book.files and len(unread) == len(book.files):
+        raise InputError("; ".join(unread[:5]))
 
 
 def forced_role(options: Options) -> Callable[[str], LogRole | None]:

@@ -31,7 +31,7 @@ _WORTH_A_POOL: Final = 128 << 20
 
 
 class Piece(NamedTuple):
-    """One scanned block, or why its file could not be read."""
+    """One scanned block, or why its file could not be read, or no further."""
 
     source: Source
     path: str
@@ -119,7 +119,7 @@ def _piece(source: Source, path: str, result: Callable[[], Scanned]) -> Piece:
     try:
         return Piece(source, path, result())
     except InputError as error:
-        return Piece(source, path, None, str(error))
+        return Piece(source, path, None, str(error).removeprefix(f"{path}: "))
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

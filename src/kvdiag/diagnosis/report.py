@@ -23,6 +23,8 @@ class InputSummary(msgspec.Struct, kw_only=True):
     """Lines of `recognised` that the log holds a second time, and that were not counted again."""
     from_: str | None = msgspec.field(default=None, name="from")
     to: str | None = None
+    cut_short: bool = False
+    """Not read to its end, for the reason in `problem`: what came before it counts."""
     problem: str | None = None
     """Why the file could not be used, in one line."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
+import stat
 import sys
 import zlib
 from contextlib import contextmanager
@@ -19,6 +21,8 @@ from kvdiag.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from typing_extensions import Buffer
+
 BLOCK: Final = 4 << 20
 _MAX_LINE: Final = 64 << 20
 STDIN: Final = "-"
@@ -31,6 +35,9 @@ _DATED: Final = re.compile(
 _COMPRESSED: Final = (".gz", ".zst", ".zstd")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+# What one step unpacks stays small whatever it was packed from: a block of zstd's is 128 KiB and may take four bytes.
+_ZSTD_STEP: Final = 1 << 10
+_BROKEN: Final = (OSError, EOFError, zlib.error, zstandard.ZstdError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +62,32 @@ def find_sources(paths: Sequence[str]) -> list[Source]:
 
 
 def _files(name: str) -> list[str]:
-    path = Path(name)
-    if name == STDIN or not path.is_dir():
+    if name == STDIN or not os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises where a folder may not be entered
         return [name]
-    found = (
-        p
-        for p in path.rglob("*")
-        if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)
-    )
-    return sorted(map(str, found))
+    closed: list[str] = []
+    found = [
+        file
+        for folder, below, files in os.walk(name, onerror=lambda error: closed.append(str(error.filename)))
+        for file in _seen(folder, below, files)
+    ]
+    return sorted([*found, *closed])
+
+
+def _seen(folder: str, below: list[str], files: list[str]) -> list[str]:
+    """Return the files of one folder; hidden ones and hidden folders below it are left out."""
+    below[:] = [child for child in below if not child.startswith(".")]
+    paths = (str(Path(folder, file)) for file in files if not file.startswith("."))
+    return [path for path in paths if _may_be_log(path)]
+
+
+def _may_be_log(path: str) -> bool:
+    """Tell whether it is a file that can be read, or one of which reading will say why it cannot."""
+    try:
+        return stat.S_ISREG(Path(path).stat().st_mode)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
 
 
 def _rotation(path: str) -> tuple[str, tuple[int, str]]:
@@ -81,22 +105,29 @@ def _rotation(path: str) -> tuple[str, tuple[int, str]]:
 
 
 def read_blocks(path: str) -> Iterator[bytes]:
-    """Yield the content of one file in blocks of whole lines, decompressed.
+    """Yield the content of one file in blocks of whole lines, decompressed; of a damaged file, what can be read.
 
-    :raises InputError: where the file cannot be read, naming it and the reason.
+    :raises InputError: where the file cannot be read to its end, naming it and the reason.
     """
     try:
         with _open(path) as stream:
             yield from whole_lines(stream)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+    except _BROKEN as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"{path}: {reason.lower() if reason else 'cannot be read'}") from error
 
 
 def whole_lines(stream: BinaryIO, size: int = BLOCK) -> Iterator[bytes]:
-    """Yield what `stream` holds in blocks that end with a line's end; a monstrous line is cut."""
+    """Yield what `stream` holds in blocks that end with a line's end; a monstrous line is cut.
+
+    What was read before an error comes before the error.
+    """
     rest = b""
-    while chunk := stream.read(size):
+    failure: Exception | None = None
+    while failure is None:
+        chunk, failure = _fill(stream, size)
+        if not chunk:
+            break
         cut = chunk.rfind(b"\n") + 1
         if not cut and len(rest) + len(chunk) < _MAX_LINE:
             rest += chunk
@@ -106,14 +137,32 @@ def whole_lines(stream: BinaryIO, size: int = BLOCK) -> Iterator[bytes]:
         rest = chunk[cut:]
     if rest:
         yield rest
+    if failure is not None:
+        raise failure
+
+
+def _fill(stream: BinaryIO, size: int) -> tuple[bytes, Exception | None]:
+    """Return the next `size` bytes, fewer at the end; and the error that ended them."""
+    parts: list[bytes] = []
+    held = 0
+    try:
+        while held < size and (part := stream.read1(size - held)):  # type: ignore[attr-defined]
+            parts.append(part)
+            held += len(part)
+    except _BROKEN as error:
+        return b"".join(parts), error
+    return b"".join(parts), None
 
 
 def is_plain(path: str) -> bool:
     """Tell whether the file can be read at any offset: a regular file, not compressed."""
-    if path == STDIN or not Path(path).is_file():
+    if path == STDIN or not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises where a folder may not be entered
         return False
-    with Path(path).open("rb") as stream:
-        return not stream.read(4).startswith((_GZIP_MAGIC, _ZSTD_MAGIC))
+    try:
+        with Path(path).open("rb") as stream:
+            return not stream.read(4).startswith((_GZIP_MAGIC, _ZSTD_MAGIC))
+    except OSError:
+        return False
 
 
 def read_range(path: str, start: int, stop: int) -> bytes:
@@ -144,6 +193,37 @@ def _decompressed(stream: BinaryIO) -> BinaryIO:
     if magic.startswith(_GZIP_MAGIC):
         return gzip.GzipFile(fileobj=buffered)  # type: ignore[return-value]
     if magic.startswith(_ZSTD_MAGIC):
-        reader = zstandard.ZstdDecompressor().stream_reader(buffered, read_across_frames=True, closefd=False)
-        return io.BufferedReader(reader)
+        return io.BufferedReader(_Zstd(buffered))
     return buffered
+
+
+class _Zstd(io.RawIOBase):
+    """The frames of a zstd file unpacked; unlike the library's own reader it tells where the last one is cut short."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        super().__init__()
+        self._packed = packed
+        self._rest = b""
+        self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._unpacked = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Buffer, /) -> int:
+        while not self._unpacked:
+            packed = self._rest or self._packed.read(_ZSTD_STEP)
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError("compressed file ended before the end of its last frame")
+                return 0
+            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            self._unpacked = memoryview(self._frame.decompress(packed))
+            self._rest = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        view = memoryview(target)
+        size = min(len(view), len(self._unpacked))
+        view[:size] = self._unpacked[:size]
+        self._unpacked = self._unpacked[size:]
+        return size

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.turns import Mark, Turn
     from kvdiag.events import KvEvent
 
-_SHORTEST_PREFIX: Final = 6
+_MOST_NAMED: Final = 10
 _ARRIVAL, _SENT, _MATCH, _READ, _COMPUTE, _PREFILLED, _HANDOFF, _DECODE, _KEPT, _ENDED, _LATER = range(11)
 
 _STAGES: Final[dict[str, tuple[int, str]]] = {
@@ -151,16 +151,21 @@ def merged(entries: Iterable[_Entry]) -> list[Moment]:
 def _chosen(name: str, turns: list[TurnReport]) -> list[TurnReport]:
     wanted = {name, external_id(name), external_id(name, suffixed=False)}
     found = [turn for turn in turns if turn.request_id in wanted or turn.conversation == name]
-    if not found and len(name) >= _SHORTEST_PREFIX:
+    if not found and name:
         found = [
             turn for turn in turns if turn.request_id.startswith(name) or (turn.conversation or "").startswith(name)
         ]
-    subjects = {turn.conversation or turn.request_id for turn in found}
+    subjects = list(dict.fromkeys(turn.conversation or turn.request_id for turn in found))
     if len(subjects) > 1:
-        raise InputError(f"{name!r} is the beginning of {len(subjects)} names; write more of it")
+        raise InputError(f"{name!r} is the beginning of {len(subjects)} names ({_some(subjects)}); write more of it")
     if not found:
         raise InputError(f"{name!r} is neither a request nor a conversation in these inputs; {_known(name, turns)}")
     return sorted(found, key=lambda turn: turn.turn or 0)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return neutral(", ".join(names[:_MOST_NAMED])) + more
 
 
 def _known(name: str, turns: list[TurnReport]) -> str:

@@ -208,6 +208,8 @@ def _ttl_advice(
     setting, unit = "decoder_kv_blocks_ttl", "s"
     if len(gaps) < ENOUGH_GAPS:
         why = f"too thin: {len(gaps)} gaps between turns seen, {ENOUGH_GAPS} needed"
+        if not gaps:
+            why += "; they are in a router's turn log (--turn-log) and in the log of vLLM's multi-turn proxy"
         return Advice(setting=setting, value=None, unit=unit, why=why)
     wanted = _rounded_up(sorted(gaps)[math.ceil(target * len(gaps)) - 1] + READER_MARGIN_S)
     why = f"{_reusable(wanted, gaps):.0%} of {len(gaps)} later turns would find their blocks"

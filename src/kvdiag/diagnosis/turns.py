@@ -36,6 +36,8 @@ class Lookup:
     result: str
     evidence: list[Evidence]
     certain: bool = True
+    gap_s: float | None = None
+    """From the end of the turn before."""
 
 
 @dataclass(slots=True)

@@ -162,12 +162,13 @@ def window_line(window: Window) -> str:
 
 def input_line(source: InputSummary) -> str:
     """Return one file as it was read, in one line."""
-    if source.problem:
+    if source.problem and not source.cut_short:
         return neutral(f"{source.path}: {source.problem}")
     role = f", {source.role}" if source.role else ""
     repeated = f", {count(source.repeated)} of them a second time" if source.repeated else ""
     return neutral(
         f"{source.path}: {source.kind}{role}, {count(source.recognised)} of {count(source.lines)} lines recognised{repeated}"
+        f"{f'; cut short: {source.problem}' if source.cut_short else ''}"
     )
 
 
@@ -218,8 +219,3 @@ def finding_cells(finding: Finding) -> tuple[str, ...]:
         seconds(finding.lost_seconds),
         first_place(finding),
     )
-
-
-def unusable(report: Report) -> list[InputSummary]:
-    """Return the inputs that could not be used."""
-    return [source for source in report.inputs if source.problem]
