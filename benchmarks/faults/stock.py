@@ -138,9 +138,9 @@ def stock_streams_return_no_handle(rig: Rig) -> None:
 @scenario(
     Expected(
         "peer_unreachable/restarted",
-        "The handle names an engine that was replaced. Policy fail makes the turn an error; the turns after it, without "
-        "the old handle, are well.",
-        turns=1,
+        "The handles name an engine that was replaced. Policy fail makes both turns errors; the turns after them, without "
+        "the old handles, are well.",
+        turns=2,
         beside=("upstream_error",),
         evidence=(
             Evidence("prefill.log", "engine ID mismatch", "another engine answers at that address"),
@@ -148,18 +148,20 @@ def stock_streams_return_no_handle(rig: Rig) -> None:
         ),
         also_wrong=("transfer_failed as the root cause", "expired_remote_read"),
     ),
-    errors=1,
+    errors=2,
     engines=("stock-prefill", "stock-decode-patient"),
     wrong_text=True,
 )
 def stock_decode_restarted(rig: Rig) -> None:
-    """Decode is restarted, a minimal router goes on sending the old handle."""
-    talk = rig.by_hand()
-    talk.turns(3)
+    """Decode is restarted, a minimal router goes on sending the old handles of two conversations."""
+    talks = [rig.by_hand() for _ in range(2)]
+    for talk in talks:
+        talk.turns(2)
     rig.restart(rig.decode)
-    talk.turns()
-    talk.handle = None
-    talk.turns(2)
+    for talk in talks:
+        talk.turns()
+        talk.handle = None
+        talk.turns(2)
 
 
 @scenario(
