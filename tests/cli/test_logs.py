@@ -98,8 +98,15 @@ def test_compare_is_inconclusive_on_too_few_turns(tmp_path: Path) -> None:
     assert run("compare", a, b) == 3
 
 
-def test_compare_of_one_log_without_a_holdout_is_inconclusive(tmp_path: Path) -> None:
+def test_compare_of_one_log_without_a_holdout_says_what_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("compare", turn_log(tmp_path / "a.jsonl", seed=1)) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "was held out from reuse; set the router's holdout" in said.err
+    assert run("compare", str(tmp_path / "a.jsonl"), "--format", "json") == 3
+    assert json.loads(capsys.readouterr().out)["schema"] == "kvdiag.comparison/1"
 
 
 def test_explain_tells_a_conversation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,21 @@ def test_the_lines_of_a_conversation_tell_each_look_up(events: list[RouterEvent]
     assert _results(events) == results
 
 
+@pytest.mark.parametrize(
+    ("events", "gaps"),
+    [
+        ([_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 9, "b")], [None, 7.0]),
+        ([_event("miss", 1, "a"), _stored(2, "a"), _event("stale", 460), _event("miss", 460, "b")], [None, 458.0]),
+        ([_event("miss", 1, "a"), _event("miss", 9, "b")], [None, None]),
+        ([_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 3, "b"), _event("miss", 9, "c")], [None, 1.0, None]),
+        ([_event("miss", 1, "a"), _stored(2, "a"), _event("miss", 9, "b", era=("proxy.log", 2))], [None, None]),
+    ],
+    ids=["read back", "too late", "no handle", "the turn before left none", "restarted"],
+)
+def test_a_gap_runs_from_the_handle_of_the_turn_before(events: list[RouterEvent], gaps: list[float | None]) -> None:
+    assert [outcome.gap_s for outcome in look_ups(events)] == gaps
+
+
 def test_a_miss_after_a_failed_turn_is_its_effect() -> None:
     events = [_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 3, "b"), _event("miss", 4, "c")]
 
@@ -66,4 +81,4 @@ def test_turns_are_numbered_and_cite_their_lines() -> None:
     first, second = look_ups([_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 3, "b", handle="h")])
 
     assert (first.number, second.number) == (1, 2)
-    assert second == Outcome("b", 2, "hit", [Evidence(path="proxy.log", line=3, text="hit")], handle="h")
+    assert second == Outcome("b", 2, "hit", [Evidence(path="proxy.log", line=3, text="hit")], handle="h", gap_s=1)

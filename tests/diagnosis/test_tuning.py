@@ -155,6 +155,7 @@ def test_says_when_gaps_are_too_few(count: int) -> None:
     item = advice(tuning, "decoder_kv_blocks_ttl")
     assert item.value is None
     assert f"{count} gaps" in item.why
+    assert ("turn log" in item.why) is (count == 0)
     assert advice(tuning, "router handle TTL").value is None
 
 

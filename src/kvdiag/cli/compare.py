@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -13,6 +13,11 @@ from kvdiag.errors import ExitCode
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.comparison import Comparison
+
+
+_TWO_ARMS: Final = (
+    "set the router's holdout (such as --holdout 0.05) and compare later, or compare two logs: kvdiag compare A B"
+)
 
 
 @click.command("compare")
@@ -32,6 +37,10 @@ def command(a: str, b: str | None, seed: int, output: Literal["terminal", "json"
     """
     before = with_turns([a])
     sides = arms(before) if b is None else (before, with_turns([b]))
+    if b is None and not sides[0].per_turn:
+        click.echo(f"kvdiag: no conversation in {a} was held out from reuse; {_TWO_ARMS}", err=True)
+        if output == "terminal":
+            return ExitCode.INCONCLUSIVE
     comparison = compare(*sides, seed=seed)
     click.echo(show(comparison, "comparison", output), nl=False)
     return _exit_code(comparison)
