@@ -41,7 +41,8 @@ Run on {date} with {versions}, Python {python}, {cores}. To run it again, as roo
 | errors | requests whose client got an error |
 
 * **Alerts** (after `→`) are those of [dashboards/kvdiag.rules.yaml](../dashboards/kvdiag.rules.yaml), evaluated by promtool
-  on the scrapes of the run, repeated for an hour. *Below budget*: too few of the turns for the cause's alert.
+  on the scrapes of the run, repeated for an hour; where an alert compares with the day before, an hour of the run's usual
+  state comes first. *Below budget*: too few of the turns for the cause's alert.
 * **Text** of stock vLLM differs even where nothing is wrong with a run: the model's weights are random and so is its text,
   which encoded again for the next prompt rarely gives the tokens that were generated. Stock vLLM compares token counts only
   and reads their KV all the same. With kvdiag's connector on both sides answers are equal, unless blocks were read that
