@@ -18,7 +18,7 @@ class Settings:
     ttft_target: float = 0.95
     """Share of later turns that must start within the objective."""
     grafana_url: str = "http://localhost:3000"
-    """Base of the links in alerts; no slash at its end."""
+    """Base of the links in alerts; a slash at its end is dropped."""
 
     def __post_init__(self) -> None:
         if self.ttft_objective not in TTFT_BUCKETS:
@@ -27,10 +27,9 @@ class Settings:
         # 14.4 times the error budget must stay below 1, else the fast burn alert could never fire.
         if not 0.94 <= self.ttft_target < 1:
             raise InputError(f"TTFT target {self.ttft_target:g} cannot be alerted on; choose from 0.94 up to below 1")
-        if urlsplit(self.grafana_url).scheme not in {"http", "https"} or self.grafana_url.endswith("/"):
-            raise InputError(
-                f"Grafana URL {self.grafana_url!r} cannot be used; write http://HOST:3000 without a final slash"
-            )
+        if urlsplit(self.grafana_url).scheme not in {"http", "https"}:
+            raise InputError(f"Grafana URL {self.grafana_url!r} cannot be used; write it like http://HOST:3000")
+        object.__setattr__(self, "grafana_url", self.grafana_url.rstrip("/"))
 
     @property
     def le(self) -> str:

@@ -62,7 +62,9 @@ def page(name: str) -> Page:
     cause = name.partition("/")[0]
     known = names()
     if cause not in known:
-        near = difflib.get_close_matches(cause, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(known)}"
+        near = [page for page in known if cause and page.startswith(cause)] or difflib.get_close_matches(
+            cause, known, n=1
+        )
+        hint = f"did you mean {' or '.join(near)}?" if near else f"choose from: {', '.join(known)}"
         raise InputError(f"no runbook named {name!r}; {hint}")
     return Page(cause, files(__name__).joinpath(f"{cause}.md").read_text(encoding="utf-8"))

@@ -41,6 +41,18 @@ def raiser(error: BaseException) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
+    ("verb", "said"), [("clasify", "did you mean classify?"), ("runbok", "did you mean runbook?"), ("xyz", "'xyz'")]
+)
+def test_an_unknown_verb_is_wrong_usage_and_suggests_the_nearest(
+    capsys: pytest.CaptureFixture[str], verb: str, said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([verb])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("error", "code", "message"),
     [
         (InputError("x.log is empty; give another"), 2, "kvdiag: x.log is empty; give another\n"),

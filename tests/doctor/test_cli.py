@@ -134,6 +134,14 @@ def test_watch_needs_somebody_at_first(capsys: pytest.CaptureFixture[str]) -> No
     assert "Connection refused" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("page", [404, "python_info 1\n", "<html>"])
+def test_watch_refuses_what_is_neither_vllm_nor_ours(
+    serve: Serve, capsys: pytest.CaptureFixture[str], page: str | int
+) -> None:
+    assert run("watch", "--prefill", serve(Fake(pages={"/metrics": page})).url, "--once") == 4
+    assert "no metrics of vLLM or kvdiag" in capsys.readouterr().err
+
+
 def test_watch_piped_prints_a_line_a_frame_until_interrupted(serve: Serve) -> None:
     command = [sys.executable, "-m", "kvdiag", "watch", *urls(serve), "--interval", "0.1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -48,6 +49,17 @@ class _Verbs(click.Group):
         command = module.command
         assert isinstance(command, click.Command)  # noqa: S101 - a verb without `command` is our own mistake
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"No such command '{args[0]}'; did you mean {near[0]}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx

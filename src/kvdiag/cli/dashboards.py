@@ -87,11 +87,11 @@ def write(directory: Path, **chosen: Any) -> None:  # noqa: ANN401 - click passe
 )
 @_options
 def push(url: str, token: str, **chosen: Any) -> None:  # noqa: ANN401 - click passes options by name
-    """Create or replace the dashboards in the Grafana at URL (https://HOST/ or http://HOST:3000)."""
-    base = url.rstrip("/")
-    documents = files.documents(Settings(**chosen, grafana_url=base), pages())
-    Grafana(base, token).push(documents)
-    click.echo(f"{len(documents)} dashboards pushed; start at {base}/d/kvdiag-overview")
+    """Create or replace the dashboards in the Grafana at URL (https://HOST or http://HOST:3000)."""
+    settings = Settings(**chosen, grafana_url=url)
+    documents = files.documents(settings, pages())
+    Grafana(settings.grafana_url, token).push(documents)
+    click.echo(f"{len(documents)} dashboards pushed; start at {settings.grafana_url}/d/kvdiag-overview")
 
 
 def _save(path: Path, text: str) -> None:

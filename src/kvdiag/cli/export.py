@@ -44,9 +44,9 @@ def command(paths: tuple[str, ...], listen: str, settle: float) -> None:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise InputError(f"{listen} cannot be listened on ({error.strerror}); choose another with --listen") from None
+    where = f"http://{host}:{server.server_port}/metrics"
     try:
-        click.echo(f"kvdiag: metrics on http://{host}:{server.server_port}/metrics", err=True)
-        count(paths, counter)
+        count(paths, counter, ready=lambda: click.echo(f"kvdiag: metrics on {where}", err=True))
     finally:
         server.shutdown()
         server.server_close()
@@ -57,12 +57,14 @@ def count(
     paths: Sequence[str],
     counter: TurnCounter,
     *,
+    ready: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Follow the logs until interrupted and count the turns that come from now on."""
+    """Follow the logs until interrupted and count the turns that come once `ready` was called."""
     reports = follow(list(paths), Options(turns=True), steadily=True, pause=pause)
     counter.skip(next(reports).per_turn or ())
+    ready()
     for report in reports:
         counter.see(report.per_turn or (), clock())
 

@@ -45,7 +45,7 @@ def command(
 ) -> int:
     """Watch turns, causes, transfers and retained memory of a running deployment.
 
-    Redrawn in place on a terminal; piped, one line a frame. Ctrl-C ends it. Exits 4 when nothing answers at first.
+    Redrawn in place on a terminal; piped, one line a frame. Ctrl-C ends it. Exits 4 when nothing answers at first, or nothing that is vLLM or kvdiag's.
     """
     if not (router or prefill or decode):
         raise InputError("nothing to watch; give --router, --prefill or --decode")
@@ -53,6 +53,9 @@ def command(
     first = look()
     if all(service.problem for service in first.services):
         raise UnavailableError("; ".join(f"{service.name}: {service.problem}" for service in first.services))
+    if not any(service.tells for service in first.services):
+        names = "; ".join(service.name for service in first.services)
+        raise UnavailableError(f"{names}: no metrics of vLLM or kvdiag at /metrics there; check the URLs")
     frames = _frames(first, look, interval)
     if once:
         click.echo(text(_parts(next(frames)), screen(Style())), nl=False)

@@ -41,6 +41,11 @@ class Service:
         return self.models[0] if self.models else None
 
     @property
+    def tells(self) -> bool:
+        """Whether its metrics are those of vLLM or of kvdiag."""
+        return self.samples is not None and (self.samples.has("vllm:") or self.samples.has("kvdiag_"))
+
+    @property
     def misplaced(self) -> bool:
         """Whether it is an engine whose kv_role is that of the other side; a kv_both engine can be either."""
         return self.role != "router" and self.info("role") == {"prefill": "decode", "decode": "prefill"}[self.role]
