@@ -17,7 +17,7 @@ demo: setup
 test: setup check
 	$(BIN)/pytest
 
-# Formatting, lint, types, import rules, stale documents.
+# Formatting, lint, types, import rules, stale documents and dashboards.
 check: setup
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -28,8 +28,6 @@ check: setup
 # Write what is generated: references, dashboards, rules.
 docs: setup
 	$(BIN)/python scripts/docs.py
-	$(BIN)/python -m kvdiag.dashboards.reference > docs/metrics.md
-	$(BIN)/kvdiag dashboards write dashboards
 
 # Measure what takes minutes; the last lines name what takes longer. Every script says what it compares; see --help of each.
 bench: setup

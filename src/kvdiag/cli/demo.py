@@ -32,7 +32,7 @@ _STEP: Final = "open the file, read the function, edit the line, run the test an
 def command(out: Path, *, keep_running: bool) -> None:
     """Run a real vLLM pair on CPU with the router and Prometheus, drive agents through it, classify its logs.
 
-    Takes two to four minutes and about 5 GiB of memory. Needs the `cpu` extra and prometheus.
+    Takes two to four minutes and about 5 GiB of memory. Needs the real stack: `make setup` in a clone installs it.
     """
     from kvdiag.localstack import EngineOptions, LocalStack, StackOptions  # noqa: PLC0415 - start-up time
 

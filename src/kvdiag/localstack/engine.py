@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from kvdiag.errors import MissingExtraError
+from kvdiag.errors import MissingStackError
 from kvdiag.localstack.process import HOST, Service, free_port
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class EngineOptions:
 
 
 def require_vllm() -> None:
-    """Raise MissingExtraError where no vLLM is installed."""
+    """Raise MissingStackError where no vLLM is installed."""
     if importlib.util.find_spec("vllm") is None:
-        raise MissingExtraError("the local stack", "cpu")
+        raise MissingStackError
 
 
 def engine_service(name: str, role: Role, model: Path, folder: Path, options: EngineOptions) -> Service:

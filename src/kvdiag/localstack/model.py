@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from kvdiag.errors import MissingExtraError, UnavailableError
+from kvdiag.errors import MissingStackError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def ensure_model(directory: Path, size: Size = "tiny") -> Path:
         return target
     reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
     if "ModuleNotFoundError" in reason:
-        raise MissingExtraError("the local stack", "cpu")
+        raise MissingStackError
     raise UnavailableError(f"the {size} model could not be built in {target}: {reason}")
 
 
