@@ -99,7 +99,7 @@ def test_a_handle_that_never_came_back_is_blamed_on_a_decode_that_gives_none(
         '{"schema":"kvdiag.turn/1","ts":"2026-10-14T09:00:00.000Z","request_id":"a","conversation":"c","turn":2,"status":200,'
         '"cause":"missing_metadata","detail":"not_returned"}'
     )
-    event = '{"schema":"kvdiag.kv/1","ts":"2026-10-14T09:00:01.000Z","request_id":"a","role":"decode","kind":"match"}'
+    event = '{"schema":"kvdiag.kv/1","ts":"2026-10-14T09:00:01.000Z","request_id":"a","role":"decode","engine_id":"x","kind":"match"}'
     report = _report(tmp_path, p=[PREFILL], d=[DECODE.replace("True", on)], r=[record], events=[event])
 
     assert [(finding.cause, finding.turns) for finding in report.findings] == [(cause, 1)]
@@ -121,6 +121,28 @@ def test_a_call_given_up_for_its_handle_is_blamed_on_a_prefill_that_reads_none(
 
     assert report.per_turn is not None
     assert [turn.cause for turn in report.per_turn] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("detail", "causes"), [("stalled", ["transfer_failed"]), ("", ["suspect_kv", "transfer_failed"])]
+)
+def test_a_late_read_that_had_been_given_up_is_no_suspect_answer(
+    detail: str, causes: list[str], tmp_path: Path
+) -> None:
+    event = (
+        '{"schema":"kvdiag.kv/1","ts":"2026-10-14T09:00:01.000Z","request_id":"chatcmpl-%s","role":"%s","engine_id":"x","kind":"failure",'
+        '"cause":"%s","detail":"%s","remote_request_id":"chatcmpl-%s"}'
+    )
+    events = [
+        event % ("b-0000000b", "prefill", "transfer_failed", detail, "a-0000000a"),
+        event % ("a-0000000a", "decode", "suspect_kv", "read_after_release", "b-0000000c"),
+    ]
+    late = (
+        "Potentially invalid KV blocks for unrecognized request chatcmpl-a-0000000a were retrieved by a decode worker."
+    )
+    report = _report(tmp_path, p=[PREFILL], d=[DECODE, _line(late, "ERROR"), _moved(late=1)], events=events)
+
+    assert [finding.cause for finding in report.findings] == causes
 
 
 @pytest.mark.parametrize(

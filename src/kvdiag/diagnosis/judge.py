@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES, OUTCOMES, Confidence
-from kvdiag.diagnosis.ids import spellings
+from kvdiag.diagnosis.ids import external_id, spellings
 from kvdiag.diagnosis.split import COARSE_S, TELLING_BYTES, router_s
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.engines import Failure
     from kvdiag.diagnosis.report import Evidence
     from kvdiag.diagnosis.turns import Mark, Turn
+    from kvdiag.events import KvEvent
 
 EFFECTS: Final = ("skipped", "load_failed", "internal_error", "aborted")
 # A set-up with a new peer is a second or two of work; engines that are short of CPU take three.
@@ -104,10 +105,23 @@ def _support(turn: Turn, book: Casebook) -> list[Evidence]:
 
 
 def _suspect(turn: Turn, book: Casebook) -> Fault | None:
-    if not turn.seen("read_after_release"):
+    if not turn.seen("read_after_release") or was_given_up(turn, book):
         return None
     evidence = [*turn.evidence("read_after_release", "released"), *_support(turn, book)]
     return Fault("suspect_kv", "read_after_release", "certain", evidence)
+
+
+def was_given_up(turn: Turn, book: Casebook) -> bool:
+    """Tell whether who read the turn's blocks late had given the read up before: it computed the prompt, and is right."""
+    late = [event.remote_request_id for event in _failures(turn) if event.cause == "suspect_kv"]
+    readers = [book.turns.get(external_id(reader)) for reader in late if reader]
+    return bool(readers) and all(
+        reader is not None and any(event.detail == "stalled" for event in _failures(reader)) for reader in readers
+    )
+
+
+def _failures(turn: Turn) -> list[KvEvent]:
+    return [mark.data["event"] for mark in turn.marks.get("event_failure", ())]
 
 
 def _declined(turn: Turn, book: Casebook) -> Fault | None:
@@ -161,7 +175,7 @@ def _recorded(turn: Turn, book: Casebook) -> Fault | None:
         detail = record.detail if record.detail in CAUSES[cause].details else None
         cause, detail, lines = _root(cause, detail, book)
         return Fault(cause, detail, "certain", [*lines, turn.record_at], failed=record.status >= 500)
-    return None if outcome(turn) in _REUSED else _event_fault(turn)
+    return None if outcome(turn) in _REUSED or was_given_up(turn, book) else _event_fault(turn)
 
 
 def _event_fault(turn: Turn) -> Fault | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.counted import counted, has_snapshots
 from kvdiag.diagnosis.findings import Tally
-from kvdiag.diagnosis.judge import config_lines, failure_cause, is_off
+from kvdiag.diagnosis.judge import config_lines, failure_cause, is_off, was_given_up
 from kvdiag.diagnosis.latency import long_turns
 from kvdiag.diagnosis.loads import congestion
 from kvdiag.diagnosis.transfers import slow_transfers
@@ -84,7 +84,10 @@ def _counted_late_notifications(book: Casebook, tallies: Tallies) -> list[Tally]
     engines = [engine for engine in book.engines if engine.counts["late_notifications"]]
     if not engines or _turns(tallies, "suspect_kv"):
         return []
-    count = sum(engine.counts["late_notifications"] for engine in engines)
+    excused = sum(was_given_up(turn, book) for turn in book.turns.values())
+    count = sum(engine.counts["late_notifications"] for engine in engines) - excused
+    if count <= 0:
+        return []
     evidence = _notes(engines, "counted_late_notifications")
     return [_tally("suspect_kv", "read_after_release", "likely", count, evidence)]
 
