@@ -1,4 +1,4 @@
-"""The metrics reference, `docs/metrics.md`: `python -m kvdiag.dashboards.reference > docs/metrics.md`."""
+"""The metrics reference, `docs/metrics.md`, which scripts/docs.py writes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_exposition_is_the_golden_one(emitter: Emitter) -> None:
     if os.environ.get("KVDIAG_UPDATE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(now)
-    assert now == golden.read_text()
+    assert now == golden.read_text(), "a change of contract; KVDIAG_UPDATE_GOLDEN=1 writes it"
 
 
 @pytest.mark.parametrize("emitter", EMITTERS)
