@@ -49,6 +49,8 @@ class Row:
         rung = {*self.installed.alerts, *self.exported.alerts}
         if not CALM.isdisjoint({expected.cause, *expected.or_else}):
             return f"{', '.join(false)} fired" if (false := about_faults(self.installed.alerts)) else None
+        if expected.alerts is None:
+            return None
         due = {name for cause in (expected.cause, *expected.or_else) for name in alerts_of(cause)} | {*expected.alerts}
         return None if not due or due & rung or self.below_budget else f"none of {', '.join(sorted(due))} fired"
 

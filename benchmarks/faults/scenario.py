@@ -41,8 +41,8 @@ class Expected:
     """Causes that the lines support as a headline as well."""
     beside: tuple[str, ...] = ()
     """Causes that are there as well, and no headline."""
-    alerts: tuple[str, ...] = ()
-    """Alerts whose page leads on to it, beside those of its cause."""
+    alerts: tuple[str, ...] | None = ()
+    """Alerts whose page leads on to it, beside those of its cause; None where it is over before anybody could act."""
     evidence: tuple[Evidence, ...] = ()
     """Where none is given, the turn log's lines of this cause and detail."""
     also_wrong: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ def test_a_scenario_expects_what_the_causes_table_has(scenario: Scenario) -> Non
 
 @every_scenario
 def test_a_scenario_expects_alerts_that_exist(scenario: Scenario) -> None:
-    assert {*scenario.expected.alerts} <= {alert.name for alert in alerts(Settings())}
+    assert {*(scenario.expected.alerts or ())} <= {alert.name for alert in alerts(Settings())}
 
 
 @every_scenario
