@@ -109,7 +109,7 @@ _TABLE: Final = (
             "between turns are longer"
         ),
         details={
-            "declined": "prefill declined the read and the turn was computed instead",
+            "declined": "prefill declined the read: kv_load_failure_policy says whether such a turn is computed or fails",
             "failed_request": "kv_load_failure_policy=fail turned the decline into an error",
         },
     ),

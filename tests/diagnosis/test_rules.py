@@ -253,7 +253,7 @@ def test_lost_seconds_are_measured_against_this_logs_own_hits(tmp_path: Path) ->
 
     (finding,) = report.findings
     assert (finding.cause, finding.detail, finding.lost_seconds) == ("missing_metadata", "stale", 1.2)
-    assert (report.turns.total, report.turns.first, report.turns.reused) == (7, 3, 3)
+    assert (report.turns.total, report.turns.first) == (7, 3)
 
 
 def test_a_given_limit_marks_slow_turns(tmp_path: Path) -> None:
@@ -373,8 +373,45 @@ def test_a_hit_far_slower_than_others_is_never_passed_over(
     report = _report(tmp_path, proxy=_hits(*[150] * 7, taken, *[150] * 3), **others)
 
     assert [(finding.cause, finding.confidence, finding.turns) for finding in report.findings] == found
-    assert (report.turns.slow, report.turns.reused) == (slow, 11)
+    assert report.turns.slow == slow
     assert sum(row.slow for row in report.per_turn or []) == slow
+
+
+_READ = "(EngineCore pid=1) INFO 10-14 09:00:10 [metrics.py:101] KV Transfer metrics: Num successful transfers=11, Avg xfer time (ms)=1.5, P90 xfer time (ms)=2.1, Avg post time (ms)=1.0, P90 post time (ms)=1.1, Avg MB per transfer=1.5, Throughput (MB/s)=900.0, Avg number of descriptors=24.0"
+
+
+@pytest.mark.parametrize(
+    ("others", "reused", "row"),
+    [({}, 0, ("unexplained", "possible")), ({"prefill": [PREFILL, _READ]}, 11, ("remote_hit", "likely"))],
+)
+@pytest.mark.parametrize("turns", [True, False])
+def test_a_handle_that_was_sent_is_a_read_back_only_where_prefill_reads(
+    tmp_path: Path, others: dict[str, list[str]], reused: int, row: tuple[str, str], *, turns: bool
+) -> None:
+    _report(tmp_path, proxy=_hits(*[150] * 11), **others)
+
+    report = classify([str(tmp_path)], Options(turns=turns))
+
+    assert (report.turns.total, report.turns.reused) == (12, reused)
+    assert {(turn.cause, turn.confidence) for turn in report.per_turn or [] if turn.turn != 1} <= {row}
+
+
+_FIVE = 'httpx: HTTP Request: POST http://198.51.100.21:8100/v1/chat/completions "HTTP/1.1 500 Internal Server Error"'
+
+
+@pytest.mark.parametrize(("between", "blamed"), [([], {"t3": "upstream_error"}), (["[other] conv=b: cache MISS"], {})])
+def test_an_error_is_the_turns_that_was_alone_under_way(
+    tmp_path: Path, between: list[str], blamed: dict[str, str]
+) -> None:
+    sent = "[t3] conv=a: sending D's cached blocks to P (remote_request_id=chatcmpl-t2-0000000a)"
+    failed = [PROXY.format(sent), *map(PROXY.format, between), PROXY.format(_FIVE).replace("disagg_proxy: ", "")]
+
+    report = _report(tmp_path, proxy=[*_hits(150, 150), *failed])
+
+    (finding,) = report.findings
+    assert (finding.cause, finding.turns, report.turns.reused) == ("upstream_error", 1, 0)
+    rows = {turn.request_id: turn.cause for turn in report.per_turn or []}
+    assert {name: cause for name, cause in rows.items() if cause == "upstream_error"} == blamed
 
 
 _START_FAILED = (

@@ -55,14 +55,14 @@ def told(timeline: Timeline) -> list[list[tuple[str | None, str]]]:
 def test_a_conversation_is_told_in_causal_order(logs: Path) -> None:
     assert told(explained("agent-12", logs)) == [
         [
-            ("router", "was looked up: first_turn"),
+            ("router", "looked its handle up: first_turn"),
             ("router", "was prefilled"),
             ("router", "left a handle with the router"),
             ("decode", "had its blocks released"),
         ],
         [
             ("decode", "the turn before had its blocks released"),
-            ("router", "was looked up: hit"),
+            ("router", "looked its handle up: hit"),
             ("prefill", "had its read declined: the blocks had expired"),
             ("prefill", "was given up by the connector"),
             ("prefill", "was failed by the scheduler: its KV could not be loaded"),

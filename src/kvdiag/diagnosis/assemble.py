@@ -62,13 +62,22 @@ def _judge_turns(book: Casebook, summary: Summary, options: Options) -> list[Tur
     judged = [judge(turn, book) for turn in turns]
     outcomes = (None if faults else outcome(turn) for turn, faults in zip(turns, judged, strict=True))
     baseline = Baseline.of(zip(turns, outcomes, strict=True), options.slow_s, book.calm)
+    reads = _reads_back(book)
     rows = []
     for turn, found in zip(turns, judged, strict=True):
         known = summary.count(turn, found, baseline)
         # What the doctor asks engines directly is nobody's turn: it has a row only where something is known of it.
         if options.turns and (known.faults or not turn.is_probe or outcome(turn) is not None):
-            rows.append(row(turn, known, baseline))
+            rows.append(row(turn, known, baseline, reads=reads))
     return rows
+
+
+def _reads_back(book: Casebook) -> bool:
+    """Tell whether a prefill's own log shows that it reads back: then a handle that was sent is likely to have been read."""
+    return any(
+        engine.counts["transfers_succeeded"] or engine.counts["event_transfer"] or engine.notes.get("read_claimed")
+        for engine in book.with_role("prefill")
+    )
 
 
 def _not_evaluated(book: Casebook, summary: Summary) -> list[NotEvaluated]:
@@ -88,8 +97,10 @@ def _absorb_effects(book: Casebook, summary: Summary) -> None:
 
 
 def _add_unexplained(book: Casebook, summary: Summary) -> None:
-    """Count the turns that were slow although neither their own lines nor the engines' load and pace say why."""
-    if any(cause in SLOWING for cause, _ in summary.tallies):
+    """Count the turns that were slow although their own lines do not say why: with what the engines' load and pace say."""
+    slowing = [tally for (cause, _), tally in summary.tallies.items() if cause in SLOWING]
+    if slowing:
+        max(slowing, key=lambda tally: tally.cost).slow_turns += len(summary.unexplained)
         return
     explained = {turn.id for turn in long_turns(book.turns.values())}
     for turn in summary.unexplained:
@@ -116,9 +127,14 @@ def _verdict(book: Casebook, findings: list[Tally], summary: Summary, missing: l
     if book.unread:
         return Verdict(cause="inconclusive", confidence="possible", summary=_what_is_missing(book.unread))
     below = summary.tallies.get(("below_threshold", None))
-    if below is not None and below.turns >= sum(t.turns for (c, _), t in summary.tallies.items() if c in _REUSED):
+    others = summary.sent + sum(tally.turns for (cause, _), tally in summary.tallies.items() if cause in _REUSED)
+    if below is not None and below.turns >= others:
         return Verdict(cause="below_threshold", confidence="certain", summary=_summary(below))
-    text = "no fault seen" if not missing else f"no fault seen; {len(missing)} rules could not be judged"
+    text = (
+        "no fault seen"
+        if not missing
+        else f"no fault seen; {len(missing)} rule{'s' if len(missing) > 1 else ''} could not be judged"
+    )
     return Verdict(cause="healthy", confidence="possible" if missing else "certain", summary=text)
 
 
@@ -168,6 +184,7 @@ def _turn_counts(book: Casebook, summary: Summary) -> TurnCounts:
         total=summary.turns + summary.routed or max(accepted, len(book.turns) + book.matched),
         first=summary.first,
         later=summary.turns - summary.first,
-        reused=summary.reused,
+        reused=summary.reused + (summary.sent if _reads_back(book) else 0),
         slow=summary.slow,
+        slow_first=summary.slow_first,
     )

@@ -53,8 +53,10 @@ class FileNotes:
     """Lines of systems that are not vLLM, by their name."""
     products: Counter[str] = field(default_factory=Counter)
     """Lines of other projects' routers, by their name."""
-    first: float | None = None
-    last: float | None = None
+    dated: tuple[float, float] | None = None
+    """The earliest and the latest stamp that names its year."""
+    undated: tuple[float, float] | None = None
+    """The first and the last of the others: no year tells which is earlier."""
     binary: bool = False
     problem: str | None = None
     """Why the file could not be read, or not to its end."""
@@ -71,9 +73,18 @@ class FileNotes:
 
     def cover(self, stamp: float | None) -> None:
         """Stretch the time that the file covers to `stamp`."""
-        if stamp is not None:
-            self.first = stamp if self.first is None else self.first
-            self.last = stamp
+        if stamp is None:
+            return
+        if clock.dated(stamp):
+            low, high = self.dated or (stamp, stamp)
+            self.dated = min(low, stamp), max(high, stamp)
+        else:
+            self.undated = (self.undated or (stamp, stamp))[0], stamp
+
+    @property
+    def span(self) -> tuple[float | None, float | None]:
+        """Return the time that the file covers; stamps that name their year count first."""
+        return self.dated or self.undated or (None, None)
 
 
 @dataclass(slots=True)
@@ -324,7 +335,9 @@ class Casebook:
 
     def _failed(self, turn_id: str) -> bool:
         turn = self.turns.get(turn_id)
-        return turn is not None and (bool(turn.failures) or turn.seen("declined", "internal_error", "load_failed"))
+        return turn is not None and (
+            bool(turn.failures) or turn.seen("declined", "internal_error", "load_failed", "refused")
+        )
 
     def settle_all(self) -> None:
         """Settle what is still open; called before the rules read the casebook."""

@@ -18,7 +18,9 @@ from kvdiag.events import KvEvent, TurnRecord
 if TYPE_CHECKING:
     from kvdiag.diagnosis.options import LogRole
 
-REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold"})
+SENT: Final = "handle_sent"
+"""How a turn ended of which a router tells no more than that it sent the handle."""
+REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold", SENT})
 _ERROR: Final = 400
 # Reads and set-ups that are slow from here on are judged one by one.
 _FELT_TRANSFER_S: Final = 0.4

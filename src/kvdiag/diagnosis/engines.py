@@ -66,6 +66,8 @@ class EngineLog:
     """Peers that were restarted, by their former engine id."""
     last_failure: dict[int | None, Failure] = field(default_factory=dict)
     """By process id: what a traceback belongs to."""
+    calls: dict[str, bool] = field(default_factory=dict)
+    """Turns whose calls to engines a router's log has not told the end of; true once prefill has answered."""
     settled: LogRole | None = None
     """The role by what was read up to the last block: costs nothing to ask for."""
     starts: int = 0

@@ -27,8 +27,8 @@ def summarise(notes: FileNotes) -> InputSummary:
         recognised=recognised,
         skipped=notes.lines - recognised,
         repeated=notes.facts["repeated"],
-        from_=clock.render(notes.first),
-        to=clock.render(notes.last),
+        from_=clock.render(notes.span[0]),
+        to=clock.render(notes.span[1]),
         cut_short=notes.problem is not None and notes.lines > 0,
         problem=notes.problem or _problem(notes),
     )
@@ -68,7 +68,7 @@ _KINDS: Final[tuple[tuple[Callable[[FileNotes], bool], str], ...]] = (
 
 def window(book: Casebook) -> Window:
     """Return the time that all inputs cover together; dated stamps count first."""
-    stamps = [stamp for notes in book.files.values() for stamp in (notes.first, notes.last) if stamp is not None]
+    stamps = [stamp for notes in book.files.values() for stamp in notes.span if stamp is not None]
     known = [stamp for stamp in stamps if clock.dated(stamp)] or stamps
     return Window(from_=clock.render(min(known, default=None)), to=clock.render(max(known, default=None)))
 

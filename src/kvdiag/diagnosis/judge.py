@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES, OUTCOMES, Confidence
+from kvdiag.diagnosis.digest import SENT
 from kvdiag.diagnosis.ids import external_id, spellings
 from kvdiag.diagnosis.split import COARSE_S, TELLING_BYTES, router_s
 
@@ -71,6 +72,20 @@ def outcome(turn: Turn) -> str | None:
 
     A read that stopped where the prompt parts from what decode holds is still a hit.
     """
+    told = _told_outcome(turn)
+    if told is None and turn.lookup is not None:
+        return {"hit": "remote_hit", "first_turn": "first_turn"}.get(turn.lookup.result)
+    return "remote_hit" if told == SENT else told
+
+
+def is_only_sent(turn: Turn) -> bool:
+    """Tell whether all that speaks for a read-back is that a router sent the handle: it may never have been read."""
+    told = _told_outcome(turn)
+    read = any(mark.engine.role == "prefill" for mark in turn.marks.get("read_finished", ()))
+    return told == SENT or (told is None and not read and outcome(turn) == "remote_hit")
+
+
+def _told_outcome(turn: Turn) -> str | None:
     if turn.record is not None and turn.record.cause in OUTCOMES:
         return turn.record.cause
     if turn.counted is not None:
@@ -81,8 +96,6 @@ def outcome(turn: Turn) -> str | None:
     for kind in ("below_threshold", "local_hit"):
         if turn.seen(kind):
             return kind
-    if turn.lookup is not None:
-        return {"hit": "remote_hit", "first_turn": "first_turn"}.get(turn.lookup.result)
     return None
 
 

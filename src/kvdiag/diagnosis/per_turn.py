@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.diagnosis import clock
 from kvdiag.diagnosis.ids import addressed
-from kvdiag.diagnosis.judge import outcome
+from kvdiag.diagnosis.judge import is_only_sent, outcome
 from kvdiag.diagnosis.report import TurnReport
 from kvdiag.diagnosis.split import split, transfer_event
-from kvdiag.diagnosis.summary import lost_s
+from kvdiag.diagnosis.summary import lost_s, lost_tokens, outcome_lines
 
 if TYPE_CHECKING:
+    from kvdiag.causes import Confidence
     from kvdiag.diagnosis.judge import Fault
     from kvdiag.diagnosis.latency import Baseline
     from kvdiag.diagnosis.report import Evidence
@@ -28,7 +29,6 @@ _FROM_RECORD: Final = (
     "local_tokens",
     "remote_tokens",
     "computed_tokens",
-    "lost_tokens",
     "handle_age_s",
     "gap_s",
     "ttft_s",
@@ -36,10 +36,11 @@ _FROM_RECORD: Final = (
 )
 
 
-def row(turn: Turn, known: Judged, baseline: Baseline) -> TurnReport:
-    """Return the row of one turn."""
+def row(turn: Turn, known: Judged, baseline: Baseline, *, reads: bool) -> TurnReport:
+    """Return the row of one turn; `reads` tells whether prefill read anything back at all."""
     fault = known.faults[0] if known.faults else None
-    ended = outcome(turn)
+    sent = is_only_sent(turn)
+    ended = None if sent and not reads else outcome(turn)
     report = TurnReport(
         request_id=turn.id,
         conversation=turn.conversation,
@@ -47,10 +48,10 @@ def row(turn: Turn, known: Judged, baseline: Baseline) -> TurnReport:
         ts=turn.record.ts if turn.record is not None else clock.render(turn.first_seen),
         cause=fault.cause if fault else ended or "unexplained",
         detail=fault.detail if fault else None,
-        confidence=fault.confidence if fault else "certain" if ended else "possible",
+        confidence=fault.confidence if fault else _sureness(ended, sent=sent),
         probe=turn.is_probe,
         slow=known.slow,
-        lost_tokens=turn.tokens_lost,
+        lost_tokens=lost_tokens(turn),
         lost_seconds=lost_s(turn, fault, baseline) if fault else None,
         prefill_s=turn.prefill_s,
         gap_s=turn.lookup.gap_s if turn.lookup is not None else None,
@@ -61,6 +62,12 @@ def row(turn: Turn, known: Judged, baseline: Baseline) -> TurnReport:
     _add_record(report, turn)
     _add_transfer(report, turn)
     return report
+
+
+def _sureness(ended: str | None, *, sent: bool) -> Confidence:
+    if ended is None:
+        return "possible"
+    return "likely" if sent else "certain"
 
 
 def endpoints(turn: Turn) -> tuple[str | None, str | None]:
@@ -85,6 +92,4 @@ def _add_transfer(report: TurnReport, turn: Turn) -> None:
 def _evidence(turn: Turn, fault: Fault | None) -> list[Evidence]:
     if fault is not None:
         return fault.evidence[:_MAX_EVIDENCE]
-    if turn.record_at is not None:
-        return [turn.record_at]
-    return turn.lookup.evidence[:1] if turn.lookup is not None else []
+    return outcome_lines(turn, outcome(turn))[:_MAX_EVIDENCE]

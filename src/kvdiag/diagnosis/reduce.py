@@ -91,8 +91,7 @@ def add_block(book: Casebook, source: str, path: str, scanned: Scanned) -> None:
             evidence = Evidence(path=path, line=offset + fact.line, text=fact.text)
             _handle(handler, Seen(book, engine, fact, evidence, source))
     ended = clock.iso_stamp(scanned.digest.end or "") if scanned.digest is not None else None
-    if ended is not None and (notes.last is None or ended > notes.last):
-        notes.cover(ended)
+    notes.cover(ended)
     for engine in notes.logs.values():
         engine.settled = engine.role
 
@@ -336,13 +335,12 @@ def _handshake_time(seen: Seen) -> None:
 
 def _sample(seen: Seen) -> None:
     name = seen.data["name"]
-    if name.endswith("_bucket"):
-        return
     try:
         value = float(seen.data["value"])
     except ValueError:
         return
-    read_sample(seen.engine.snapshots, name, seen.data["labels"] or "", value, seen.evidence)
+    sample = (name, seen.data["labels"] or "", value)
+    read_sample(seen.engine.snapshots, sample, seen.evidence, seen.engine.forced)
 
 
 def _router_event(kind: EventKind, seen: Seen, turn: str | None, handle: str | None = None) -> None:
@@ -363,6 +361,7 @@ def _router_event(kind: EventKind, seen: Seen, turn: str | None, handle: str | N
 def _lookup_miss(seen: Seen) -> None:
     turn = seen.turn(suffixed=False)
     turn.first_seen = seen.fact.stamp
+    _calls(seen, turn)
     _router_event("miss" if seen.data["conversation"] else "anonymous", seen, turn.id)
 
 
@@ -375,6 +374,7 @@ def _handle_sent(seen: Seen) -> None:
     turn = seen.turn(suffixed=False)
     turn.first_seen = seen.fact.stamp
     seen.mark("handle_sent", turn)
+    _calls(seen, turn)
     _wants(seen, seen.data["handle"], turn)
     _router_event("hit", seen, turn.id, seen.data["handle"])
 
@@ -382,6 +382,7 @@ def _handle_sent(seen: Seen) -> None:
 def _handle_stored(seen: Seen) -> None:
     turn = seen.book.request(seen.data["handle"])
     turn.blocks = int(seen.data["blocks"][:9])
+    seen.engine.calls.pop(turn.id, None)
     _router_event("stored", seen, None, seen.data["handle"])
 
 
@@ -393,12 +394,26 @@ def _prefill_done(seen: Seen) -> None:
     seen.engine.votes["router"] += 1
     turn = seen.mark("prefill_done", suffixed=False)
     turn.prefill_s = int(seen.data["ms"][:9]) / 1000
+    if turn.id in seen.engine.calls:
+        seen.engine.calls[turn.id] = True
+
+
+def _calls(seen: Seen, turn: Turn) -> None:
+    if len(seen.engine.calls) < _MAX_TYPES:
+        seen.engine.calls[turn.id] = False
 
 
 def _upstream_call(seen: Seen) -> None:
+    """Note an error; it is about the one turn that was under way, for the line names none."""
     seen.engine.votes["router"] += 1
-    if seen.data["status"].startswith("5"):
-        seen.note("upstream_5xx")
+    calls = seen.engine.calls
+    if not seen.data["status"].startswith("5"):
+        calls.pop(next((turn for turn, prefilled in calls.items() if prefilled), ""), None)
+        return
+    seen.note("upstream_5xx")
+    if len(calls) == 1:
+        seen.mark("refused", seen.book.turn(next(iter(calls))))
+    calls.clear()
 
 
 def _router_line(seen: Seen) -> None:

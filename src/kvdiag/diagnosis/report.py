@@ -44,6 +44,8 @@ class TurnCounts(msgspec.Struct, kw_only=True):
     later: int = 0
     reused: int = 0
     slow: int = 0
+    slow_first: int = 0
+    """Slow first turns without a fault, of `slow`: no finding counts them, having nothing to reuse they were computed in full."""
 
 
 class Evidence(msgspec.Struct, kw_only=True):

@@ -253,7 +253,9 @@ def _long_prompts(book: Casebook, tallies: Tallies) -> list[Tally]:
     busiest.sort(key=lambda sample: -sample.prompt_rate)
     lines = [line for turn in slow for line in turn.evidence("handle_sent", "prefill_done")]
     evidence = [*lines, *(sample.evidence for sample in busiest[: len(slow)])]
-    return [_tally("compute_bound", None, "likely", len(slow), evidence)]
+    tally = _tally("compute_bound", None, "likely", len(slow), evidence)
+    tally.slow_turns = len(slow)
+    return [tally]
 
 
 # -- errors -----------------------------------------------------------------------------------------------------
@@ -279,15 +281,15 @@ def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
     """Errors that no cause explains: an engine that died, a router that reached none, bare 5xx answers."""
     dead = _notes(book.engines, "fatal", "crash", "stalled")
     routers = [engine for engine in book.engines if engine.counts["router_error"] or engine.counts["connect_error"]]
-    explained = sum(tally.failed for (cause, _), tally in tallies.items() if cause != "upstream_error")
+    others = sum(tally.failed for (cause, _), tally in tallies.items() if cause != "upstream_error")
     known = tallies.get(("upstream_error", None))
-    explained += known.turns if known else 0
+    explained = others + (known.turns if known else 0)
     excess = max((_errors(engine) - explained * _tellers(engine) for engine in book.engines), default=0)
-    if excess <= 0 and not dead:
-        return []
-    if excess <= 0 and explained:
-        return []
     lines = _notes(book.engines, "router_error", "http_5xx", "upstream_5xx") + _notes(routers, "connect_error")
+    if excess <= 0 and known and not others:
+        return [_tally("upstream_error", None, "likely", 0, lines)]  # what the engines say of the same errors
+    if excess <= 0 and (explained or not dead):
+        return []
     confidence: Confidence = "certain" if dead or routers else "likely"
     return [_tally("upstream_error", None, confidence, max(excess, 0), [*lines[:4], *dead, *lines[4:]])]
 
@@ -318,8 +320,10 @@ def _has_loads(book: Casebook) -> bool:
     return any(engine.loads or engine.snapshots for engine in book.engines)
 
 
-def _has_debug(book: Casebook) -> bool:
-    return any(engine.counts["params_none"] + engine.counts["params_usable"] for engine in book.engines)
+def _has_handshakes(book: Casebook) -> bool:
+    """Tell whether set-ups would show: at DEBUG, or in the events of transfers, which hold the time of theirs."""
+    shown = ("params_none", "params_usable", "event_transfer")
+    return any(engine.counts[kind] for engine in book.engines for kind in shown)
 
 
 def _has_transfers(book: Casebook) -> bool:
@@ -394,7 +398,7 @@ RULES: Final = (
         "slow_handshake",
         ("slow_transfer",),
         "DEBUG lines of the engine that reads, or kvdiag's event log",
-        _has_debug,
+        _has_handshakes,
         _slow_handshakes,
     ),
     Rule(

@@ -19,6 +19,9 @@ _GAUGES: Final = ("num_requests_", "_cache_usage_perc", "_config_info", "_info",
 # Prefill ends a request with its first token.
 _PREFILL_TOKENS: Final = 1.5
 
+_ASKED_FOR: Final = "vllm:request_params_max_tokens_bucket"
+"""With `le="1.0"`: requests that ask for one token, as a router asks prefill."""
+
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -34,6 +37,8 @@ class Snapshot:
     """The samples of one scrape, by name and labels."""
 
     values: dict[Key, Value] = field(default_factory=dict)
+    role: LogRole | None = None
+    """Whose it is, where somebody said so."""
 
     def counters(self) -> dict[Key, float]:
         """Return the samples that only ever rise, with the process that they belong to in `_created`."""
@@ -78,15 +83,30 @@ class Scrapes:
 
     @property
     def role(self) -> LogRole | None:
-        """Return whose metrics these are: a router's, or an engine's by the tokens that it generates a request."""
+        """Return whose metrics these are: by what was said, by the connector, by what requests ask for and are given."""
+        if self.last.role is not None:
+            return self.last.role
         names = {name for name, _ in self.last.values}
         if any(name.startswith("kvdiag_router_") for name in names):
             return "router"
+        if (named := self._configured_role()) is not None:
+            return named
         requests = Scrapes(self.last).rise("vllm:request_success_total")
         if not requests:
             return None
+        # Others may ask a prefill as well; that half of all requests want one token comes of a router only.
+        if self._want_one_token() * 2 >= requests:
+            return "prefill"
         generated = Scrapes(self.last).rise("vllm:generation_tokens_total")
         return "prefill" if generated / requests <= _PREFILL_TOKENS else "decode"
+
+    def _configured_role(self) -> LogRole | None:
+        """Return the role that the connector was given."""
+        roles = {dict(labels).get("role") for name, labels in self.last.values if name == "kvdiag_connector_info"}
+        return "prefill" if roles == {"prefill"} else "decode" if roles == {"decode"} else None
+
+    def _want_one_token(self) -> float:
+        return sum(v.value for key, v in self.last.values.items() if key[0] == _ASKED_FOR)
 
     def _matching(self, name: str, labels: dict[str, str]) -> Iterator[tuple[Key, Value]]:
         for key, v in self.last.values.items():
@@ -98,11 +118,19 @@ class Scrapes:
         return before.value if before is not None else 0.0
 
 
-def read_sample(snapshots: list[Snapshot], name: str, labels: str, value: float, evidence: Evidence) -> None:
-    """Add one line of the exposition format; a series seen before opens the next snapshot of the same file."""
+def read_sample(
+    snapshots: list[Snapshot], sample: tuple[str, str, float], evidence: Evidence, role: LogRole | None = None
+) -> None:
+    """Add one line of the exposition format (name, labels, value) to the snapshots of a file.
+
+    A series seen before opens the next snapshot. `role` is whose metrics somebody said that they are.
+    """
+    name, labels, value = sample
     key = (name, tuple(sorted(_LABEL.findall(labels))))
+    if name.endswith("_bucket") and (name != _ASKED_FOR or ("le", "1.0") not in key[1]):
+        return
     if not snapshots or key in snapshots[-1].values:
-        snapshots.append(Snapshot())
+        snapshots.append(Snapshot(role=role))
         del snapshots[1:-1]
     if len(snapshots[-1].values) < _MAX_SERIES and 0 <= value < math.inf:
         snapshots[-1].values[key] = Value(value, evidence)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from kvdiag.causes import OUTCOMES
-from kvdiag.diagnosis.digest import REUSED
+from kvdiag.diagnosis.digest import REUSED, SENT
 from kvdiag.diagnosis.findings import Tally
-from kvdiag.diagnosis.judge import Fault, outcome
+from kvdiag.diagnosis.judge import Fault, is_only_sent, outcome
 from kvdiag.diagnosis.split import is_telling, main_part, router_s
 
 if TYPE_CHECKING:
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.latency import Baseline
     from kvdiag.diagnosis.report import Evidence
     from kvdiag.diagnosis.turns import Turn
+
+_LEAVES_REUSE: Final = frozenset(
+    {"slow_transfer", "queueing", "kv_pressure", "compute_bound", "router_overhead", "client", "unexplained"}
+)
+"""Faults of turns that may have read back all the same."""
 
 Tallies = dict[tuple[str, str | None], Tally]
 
@@ -40,7 +45,11 @@ class Summary:
     """Turns of which a router tells where it sent them, and nothing of what came before them."""
     first: int = 0
     reused: int = 0
+    sent: int = 0
+    """Turns that were sent with a handle; whether prefill read it no line of their own tells."""
     slow: int = 0
+    slow_first: int = 0
+    """Slow first turns: whatever they took, there was nothing to reuse."""
     unexplained: list[Turn] = field(default_factory=list)
     """Slow turns of which no line of their own says why."""
 
@@ -62,6 +71,7 @@ class Summary:
             slow = bool(faults) or (told and baseline.is_far_slower(turn, ended))
         self._count_faults(turn, faults, baseline, slow=slow)
         self.slow += slow
+        self.slow_first += slow and not faults and ended == "first_turn"
         self._count_outcome(turn, faults, ended, slow=slow)
         if slow and not faults and ended != "first_turn":
             self.unexplained.append(turn)
@@ -72,20 +82,25 @@ class Summary:
         if turn.counted is not None:
             self._recount(turn.counted, faults)
             return
-        if not faults and ended is not None:
-            self.tally(ended).add("certain", turn.evidence(ended))
+        sent = is_only_sent(turn)
+        if not faults and ended is not None and not sent:
+            self.tally(ended).add("certain", outcome_lines(turn, ended))
             self.tally(ended).slow_turns += slow
         known = turn.lookup is not None or turn.record is not None
         self.routed += not known and bool(turn.endpoints)
         self.turns += known
         self.first += known and turn.number == 1
-        self.reused += known and not faults and ended == "remote_hit"
+        reused = known and ended == "remote_hit" and all(fault.cause in _LEAVES_REUSE for fault in faults)
+        self.sent += reused and sent
+        self.reused += reused and not sent
 
     def _recount(self, counted: str, faults: list[Fault]) -> None:
         """Take a turn back that went well by its router's word, and not by another log's."""
         if faults:
-            self.tally(counted).turns -= 1
+            self.sent -= counted == SENT
             self.reused -= counted == "remote_hit"
+            if counted != SENT:
+                self.tally(counted).turns -= 1
 
     def _count_faults(self, turn: Turn, faults: list[Fault], baseline: Baseline, *, slow: bool) -> None:
         for fault in faults:
@@ -94,16 +109,17 @@ class Summary:
             tally.add(fault.confidence, fault.evidence)
             tally.failed += fault.failed
             tally.slow_turns += slow
-            lost = turn.record.lost_tokens if turn.record is not None else None
-            tally.lose(lost if lost is not None else turn.tokens_lost, lost_s(turn, fault, baseline))
+            tally.lose(lost_tokens(turn), lost_s(turn, fault, baseline))
 
     def add(self, digest: Digest) -> None:
         """Add turns that were only counted."""
         self.turns += digest.ended.total()
         self.first += digest.first
         self.reused += digest.ended["remote_hit"]
+        self.sent += digest.ended[SENT]
         for name, turns in digest.ended.items():
-            self.tally(name).add("certain", [], turns=turns)
+            if name != SENT:
+                self.tally(name).add("certain", [], turns=turns)
 
     def merge(self, tally: Tally) -> None:
         """Add what a rule found."""
@@ -112,7 +128,20 @@ class Summary:
             self.tallies[tally.cause, tally.detail] = tally
             return
         known.add(tally.confidence, tally.evidence, turns=tally.turns)
+        known.slow_turns += tally.slow_turns
         known.lose(tally.lost_tokens, tally.lost_seconds)
+
+
+def lost_tokens(turn: Turn) -> int | None:
+    """Return how many tokens decode held and prefill computed all the same; None where nobody knows.
+
+    A router that had no handle to look at writes 0 where it does not know what decode held.
+    """
+    record = turn.record
+    if record is None or record.lost_tokens is None:
+        return turn.tokens_lost
+    blind = record.cause == "missing_metadata" and record.lookup != "hit"
+    return turn.tokens_lost if blind and not record.lost_tokens else record.lost_tokens
 
 
 def lost_s(turn: Turn, fault: Fault, baseline: Baseline) -> float | None:
@@ -140,6 +169,14 @@ def _explains(part: tuple[str, str | None], turn: Turn, baseline: Baseline) -> b
     if part[0] == "compute_bound":
         return baseline.took_as_ever(turn)
     return part[0] != "slow_transfer" or is_telling(turn, cast("Direction", part[1]))
+
+
+def outcome_lines(turn: Turn, ended: str | None) -> list[Evidence]:
+    """Return the lines that show how a turn without a fault ended."""
+    if turn.record_at is not None:
+        return [turn.record_at]
+    looked_up = turn.lookup.evidence[:1] if turn.lookup is not None else []
+    return turn.evidence(ended or "") or turn.evidence("event_match") or looked_up
 
 
 def slow_lines(turn: Turn) -> list[Evidence]:

@@ -51,6 +51,7 @@ _STAGES: Final[dict[str, tuple[int, str]]] = {
     "below_threshold": (_MATCH, "was below the recompute threshold"),
     "declined": (_READ, "had its read declined: the blocks had expired"),
     "event_decline": (_READ, "had its read declined"),
+    "event_decline_in_part": (_READ, "read back only the part that agrees with what decode holds"),
     "event_transfer": (_READ, "moved KV"),
     "event_failure": (_READ, "had a failed transfer"),
     "read_after_release": (_READ, "had blocks read after they were released"),
@@ -204,20 +205,25 @@ def _looked_up(turn: Turn) -> Iterator[_Entry]:
         return
     *earlier, last = sorted(turn.lookup.evidence, key=lambda evidence: evidence.line)
     for evidence in earlier:
-        yield _Entry(_ARRIVAL, Moment(who="router", at=None, what="was preceded by this", evidence=evidence))
-    yield _Entry(_ARRIVAL, Moment(who="router", at=None, what=f"was looked up: {turn.lookup.result}", evidence=last))
+        yield _Entry(_ARRIVAL, Moment(who="router", at=None, what="had seen this before", evidence=evidence))
+    yield _Entry(
+        _ARRIVAL, Moment(who="router", at=None, what=f"looked its handle up: {turn.lookup.result}", evidence=last)
+    )
 
 
 def _marked(marks: dict[str, list[Mark]]) -> Iterator[_Entry]:
+    moved = any(mark.data["event"].direction == "decode_to_prefill" for mark in marks.get("event_transfer", ()))
     for kind, said in marks.items():
         for mark in said:
             event = mark.data.get("event")
-            entry = _entry(_spelled(kind, event), mark.engine.role, mark.stamp, mark.evidence)
+            entry = _entry(_spelled(kind, event, moved=moved), mark.engine.role, mark.stamp, mark.evidence)
             yield entry if event is None else _detailed(entry, event)
 
 
-def _spelled(kind: str, event: KvEvent | None) -> str:
-    """Tell what prefill keeps for decode from what decode keeps for the next turn."""
+def _spelled(kind: str, event: KvEvent | None, *, moved: bool) -> str:
+    """Tell what prefill keeps for decode from what decode keeps for the next turn, a read in part from none."""
+    if kind == "event_decline" and moved and event is not None and event.cause == "prefix_diverged":
+        return "event_decline_in_part"
     if event is None or event.direction != "prefill_to_decode":
         return kind
     return {"event_retain": "event_retain_for_decode", "event_release": "event_release_by_decode"}.get(kind, kind)

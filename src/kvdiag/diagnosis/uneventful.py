@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvdiag.diagnosis.digest import length_class
+from kvdiag.diagnosis.digest import SENT, length_class
 from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.patterns import PATTERNS
 
@@ -102,7 +102,7 @@ class Uneventful:
         self.found.update((hit.sent, hit.done, hit.stored))
         self._digest.kinds.update(("handle_sent", "prefill_done", "handle_stored"))
         name = external_id(hit.turn.decode("utf-8", "replace"), suffixed=False)
-        self._digest.add_turn(name, "remote_hit", length_class(hit.blocks), hit.taken_s, first=False)
+        self._digest.add_turn(name, SENT, length_class(hit.blocks), hit.taken_s, first=False)
 
     def done(self, place: int, start: int, stop: int) -> None:
         """Note how long a hit's prefill call took."""

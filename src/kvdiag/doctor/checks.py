@@ -100,7 +100,7 @@ def not_evaluated(needs: str) -> Answer:
 def reachable(site: Site) -> Answer:
     """Judge whether every service answers."""
     silent = [f"{service.name}: {service.problem}" for service in site.services if service.problem]
-    return problem("; ".join(silent)) if silent else ok(f"{len(site.services)} services answer")
+    return problem("; ".join(silent)) if silent else ok(_answering(len(site.services)))
 
 
 def metrics(site: Site) -> Answer:
@@ -110,6 +110,10 @@ def metrics(site: Site) -> Answer:
         return not_evaluated("a service that answers")
     bare = [service.name for service in seen if not _has_metrics(service)]
     return problem(f"empty or foreign: {'; '.join(bare)}") if bare else ok("every page has its series")
+
+
+def _answering(services: int) -> str:
+    return "1 service answers" if services == 1 else f"{services} services answer"
 
 
 def roles(site: Site) -> Answer:

@@ -31,7 +31,7 @@ def test_a_turn_comes_with_cause_figures_and_moments() -> None:
     lines = render(a_timeline(), Style(color=False)).splitlines()
     assert lines[0].startswith("turn 2  r-2\\x1b[2J  expired_remote_read/declined (certain)")
     assert lines[1] == "  TTFT 1 s, lost 1,500 tokens, slow"
-    assert [line.split()[:4] for line in lines if line.strip().startswith("1.")] == [["1.", "?", "was", "declined"]]
+    assert [line.split()[:4] for line in lines if line.strip().startswith("1.")] == [["1.", "?:", "was", "declined"]]
     assert any("p.log:18  Declining\\x07 expired" in line for line in lines)
 
 

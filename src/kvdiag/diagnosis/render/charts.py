@@ -55,6 +55,7 @@ _PART_COLORS: Final = {
     "decode_unsplit": "#c8ccd0",
 }
 _SLOWEST: Final = 24
+_SHOWN_OF_ID: Final = 8
 
 
 def color(cause: str) -> str:
@@ -93,7 +94,8 @@ def spent(turns: Sequence[TurnReport]) -> svg.Frame | None:
     slowest = sorted(known, key=lambda item: -item[0])[:_SLOWEST]
     if not slowest:
         return None
-    x = svg.Scale(0.5, len(slowest) + 0.5, _whole)
+    names = [turn.request_id[:_SHOWN_OF_ID] for _, turn in slowest]
+    x = svg.Scale(0.5, len(slowest) + 0.5, lambda at: names[int(at) - 1] if at == int(at) else "")
     y = svg.linear([taken for taken, _ in slowest], wording.seconds)
     frame = svg.Frame(
         "Where the time went", x, y, x_title="slowest turns, slowest first", y_title="time to first token"
@@ -163,7 +165,9 @@ def _stack(frame: svg.Frame, at: int, column: dict[str, int]) -> None:
     base = 0
     for cause in sorted(column, key=list(_COLORS).index if column.keys() <= _COLORS.keys() else str):
         top = base + column[cause]
-        frame.column(_edge(at), _edge(at + 1), base, top, color(cause), f"{cause}: {column[cause]} turns")
+        frame.column(
+            _edge(at), _edge(at + 1), base, top, color(cause), f"{cause}: {wording.counted(column[cause], 'turn')}"
+        )
         base = top
 
 

@@ -96,7 +96,7 @@ def _parts(report: Report, *, turns: bool) -> Iterator[Element]:
     name = wording.cause_name(verdict.cause, verdict.detail)
     yield _el(
         "header",
-        _el("h1", name, _el("span", f" ({verdict.confidence})", class_="soft")),
+        _el("h1", name, _el("span", wording.sureness(verdict), class_="soft")),
         _el("p", verdict.summary),
         _el("p", _el("b", wording.notice(report))),
         _el("p", wording.turns_line(report.turns), class_="soft"),

@@ -77,6 +77,6 @@ def _numbered(passage: Passage) -> list[tuple[int, Moment]]:
 
 def _moment(numbered: tuple[int, Moment]) -> Padding:
     number, moment = numbered
-    line = Text(f"{number:2}. {moment.who or wording.UNKNOWN:8} {neutral(moment.what)}")
+    line = Text(f"{number:2}. {(moment.who or wording.UNKNOWN) + ':':9} {neutral(moment.what)}")
     line.append(f"\n{'':13}{wording.place(moment.evidence)}  {neutral(moment.evidence.text)}", style="dim")
     return Padding(line, (0, 0, 0, 2))

@@ -45,6 +45,11 @@ def count(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
+def counted(value: int, noun: str) -> str:
+    """Return a count with its noun, in the singular where it is one."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
 def seconds(value: float | None) -> str:
     """Return a duration in the unit that reads best."""
     if value is None:
@@ -113,7 +118,7 @@ def average_line(average: Average) -> str:
     """Return what parts took on average, in one line."""
     parts = " and ".join(_PART_NAMES.get(part, part) for part in average.parts)
     return neutral(
-        f"{parts}: {seconds(average.mean_s)} on average over {count(average.requests)} requests of {average.role} since "
+        f"{parts}: {seconds(average.mean_s)} on average over {counted(average.requests, 'request')} of {average.role} since "
         f"the {average.since} ({average.metric}); of no single turn"
     )
 
@@ -129,7 +134,12 @@ def first_place(finding: Finding | TurnReport, *, narrow: bool = False) -> str:
 
 def verdict_line(verdict: Verdict) -> str:
     """Return the answer in one line."""
-    return f"{cause_name(verdict.cause, verdict.detail)} ({verdict.confidence}): {neutral(verdict.summary)}"
+    return f"{cause_name(verdict.cause, verdict.detail)}{sureness(verdict)}: {neutral(verdict.summary)}"
+
+
+def sureness(verdict: Verdict) -> str:
+    """Return how sure the verdict is, in brackets; nothing where there is none."""
+    return "" if verdict.cause == "inconclusive" else f" ({verdict.confidence})"
 
 
 def notice(report: Report) -> str:
@@ -150,7 +160,11 @@ def more(finding: Finding) -> str:
 
 def turns_line(turns: TurnCounts) -> str:
     """Return how many turns were seen, in one line."""
-    return f"{count(turns.total)} turns: {count(turns.first)} first, {count(turns.later)} later, {count(turns.reused)} reused, {count(turns.slow)} slow"
+    firsts = f" ({counted(turns.slow_first, 'slow first turn')}, computed in full)" if turns.slow_first else ""
+    return (
+        f"{counted(turns.total, 'turn')}: {count(turns.first)} first, {count(turns.later)} later, "
+        f"{count(turns.reused)} reused, {count(turns.slow)} slow{firsts}"
+    )
 
 
 def window_line(window: Window) -> str:
