@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import gzip
 import io
+import lzma
 import os
 import tempfile
 from pathlib import Path
@@ -110,6 +112,21 @@ def test_zstd_frames_follow_one_another(contents: list[bytes]) -> None:
         file.flush()
 
         assert b"".join(read_blocks(file.name)) == b"".join([b"first\n", *contents])
+
+
+@pytest.mark.parametrize(
+    ("pack", "name"),
+    [(lzma.compress, "xz"), (bz2.compress, "bzip2"), (lambda content: b"PK\x03\x04" + content, "zip")],
+    ids=["xz", "bzip2", "zip"],
+)
+def test_a_compression_that_is_not_read_is_named_with_the_remedy(
+    pack: Callable[[bytes], bytes], name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "engine.log"
+    path.write_bytes(pack(b"INFO a line\n" * 100))
+    assert not is_plain(str(path))
+    with pytest.raises(InputError, match=f"engine.log: compressed with {name}, .*decompress it first"):
+        list(read_blocks(str(path)))
 
 
 def test_a_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ _DATED: Final = re.compile(
 _COMPRESSED: Final = (".gz", ".zst", ".zstd")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_UNREAD_MAGIC: Final = {b"\xfd7zX": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
 # What one step unpacks stays small whatever it was packed from: a block of zstd's is 128 KiB and may take four bytes.
 _ZSTD_STEP: Final = 1 << 10
 _BROKEN: Final = (OSError, EOFError, zlib.error, zstandard.ZstdError)
@@ -160,7 +161,7 @@ def is_plain(path: str) -> bool:
         return False
     try:
         with Path(path).open("rb") as stream:
-            return not stream.read(4).startswith((_GZIP_MAGIC, _ZSTD_MAGIC))
+            return not stream.read(4).startswith((_GZIP_MAGIC, _ZSTD_MAGIC, *_UNREAD_MAGIC))
     except OSError:
         return False
 
@@ -194,6 +195,9 @@ def _decompressed(stream: BinaryIO) -> BinaryIO:
         return gzip.GzipFile(fileobj=buffered)  # type: ignore[return-value]
     if magic.startswith(_ZSTD_MAGIC):
         return io.BufferedReader(_Zstd(buffered))
+    for start, name in _UNREAD_MAGIC.items():
+        if magic.startswith(start):
+            raise OSError(f"compressed with {name}, which is not read; decompress it first (gzip and zstd are read)")
     return buffered
 
 
