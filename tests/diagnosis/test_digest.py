@@ -116,6 +116,16 @@ def test_the_report_is_that_of_all_turns_read(tmp_path: Path) -> None:
     assert (counted.turns.total, counted.turns.first, counted.turns.reused) == (900, 1, 898)
 
 
+@pytest.mark.parametrize("cause", ["below_threshold", "local_hit"])
+@pytest.mark.parametrize("rows", [True, False])
+def test_an_outcome_that_has_a_line_comes_with_its_evidence(tmp_path: Path, cause: str, *, rows: bool) -> None:
+    log = b"".join(turn(number, cause=cause) for number in range(2, 9))
+
+    (finding,) = diagnosed(tmp_path, Options(turns=rows), turns=log).findings
+
+    assert (finding.cause, finding.turns, finding.evidence[0].line) == (cause, 7, 1)
+
+
 def test_a_slow_turn_is_judged_against_those_that_were_only_counted(tmp_path: Path) -> None:
     slow = {"ttft_s": 5.0, "prefill_s": 4.9, "router_s": 0.0, "queue_s": 4.8, "read_s": 0.0}
     report = diagnosed(tmp_path, turns=b"".join([*map(turn, range(2, 100)), turn(100, **slow)]))

@@ -46,3 +46,15 @@ def test_without_start_up_lines_nothing_is_assumed(tmp_path: Path) -> None:
     settings = classify([str(tmp_path)]).settings
     assert settings.decoder_kv_blocks_ttl is None
     assert settings.router_handle_ttl is None
+
+
+def test_the_time_covered_is_that_of_every_stamp_in_logs_one_after_the_other(tmp_path: Path) -> None:
+    engine = LINE.format(role="kv_consumer", ttl=60, threshold=32)
+    router = "2026-11-29 10:0{}:00 [INFO] disagg_proxy: Ready: 1 prefill, 1 decode instances\n"
+    path = tmp_path / "both.log"
+    path.write_text(engine + router.format(3) + router.format(1) + router.format(2))
+
+    report = classify([str(path)])
+
+    assert (report.window.from_, report.window.to) == ("2026-11-29T10:01:00Z", "2026-11-29T10:03:00Z")
+    assert (report.inputs[0].from_, report.inputs[0].to) == (report.window.from_, report.window.to)

@@ -117,3 +117,43 @@ def test_small_transfers_tell_of_the_transport_only_where_all_are_slow(
     lines = [line.format(at=at, ms=1900 if at < intervals else 8) for at in range(9)]
     (tmp_path / "decode.log").write_text(config + "".join(lines))
     assert classify([str(tmp_path)]).verdict.cause == cause
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_turn_that_reused_counts_as_reused_whatever_made_it_slow(tmp_path: Path, *, rows: bool) -> None:
+    last = turns(computed_tokens=900, prefill_s=0.39)
+
+    report = diagnosed(tmp_path, last, options=Options(slow_s=0.1, turns=rows))
+
+    assert (report.turns.reused, report.turns.slow) == (21, 21)
+    assert sum(finding.slow_turns for finding in report.findings) == 21
+
+
+def test_slow_first_turns_are_told_apart_for_no_finding_counts_them(tmp_path: Path) -> None:
+    log = turns(turn=1, cause="first_turn", lookup="first_turn", remote_tokens=0, ttft_s=0.9, prefill_s=0.8)
+
+    report = diagnosed(tmp_path, log, options=Options(slow_s=0.7))
+
+    assert (report.turns.slow, report.turns.slow_first, report.findings) == (1, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("lookup", "written", "known"),
+    [("no_conversation_id", 0, None), ("stale", 2500, 2500), ("hit", 0, 0)],
+)
+def test_a_router_that_had_no_handle_does_not_know_that_nothing_was_lost(
+    tmp_path: Path, lookup: str, written: int, known: int | None
+) -> None:
+    detail = "incomplete" if lookup == "hit" else lookup
+    log = turns(lookup=lookup, cause="missing_metadata", detail=detail, lost_tokens=written, remote_tokens=0)
+
+    report = diagnosed(tmp_path, log, options=Options(turns=True))
+
+    assert report.findings[0].lost_tokens == known
+    assert [row.lost_tokens for row in report.per_turn or [] if row.request_id == "last"] == [known]
+
+
+def test_events_of_transfers_show_slow_set_ups(tmp_path: Path) -> None:
+    quick = diagnosed(tmp_path, turns(), moved(1000, handshake_s=0.1, seconds=0.1))
+
+    assert "slow_handshake" not in {rule.rule for rule in quick.not_evaluated}

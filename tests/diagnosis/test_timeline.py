@@ -113,6 +113,21 @@ def test_events_are_told_with_their_figures(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("moved", "what"),
+    [(True, "read back only the part that agrees with what decode holds"), (False, "had its read declined")],
+)
+def test_a_read_in_part_is_not_called_declined(tmp_path: Path, what: str, *, moved: bool) -> None:
+    head = '{"schema":"kvdiag.kv/1","ts":"2026-11-29T08:00:00.000Z","request_id":"chatcmpl-one-b90a83b0","role":"prefill","engine_id":"p",'
+    decline = head + '"kind":"decline","cause":"prefix_diverged","detail":"in_response"}\n'
+    transfer = head + '"kind":"transfer","direction":"decode_to_prefill"}\n'
+    (tmp_path / "events.jsonl").write_text(decline + transfer * moved)
+
+    [moments] = told(explained("one", tmp_path))
+
+    assert moments[0][1].partition(" (")[0] == what
+
+
 def test_what_prefill_keeps_for_decode_comes_before_decode_reads_it(tmp_path: Path) -> None:
     def event(role: str, kind: str, direction: str) -> str:
         return (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES, OUTCOMES
 from kvdiag.diagnosis.averages import averages
+from kvdiag.diagnosis.digest import SHOWN
 from kvdiag.diagnosis.findings import Tally, ranked
 from kvdiag.diagnosis.inputs import settings, summarise, window
 from kvdiag.diagnosis.judge import judge, outcome
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.summary import Summary
     from kvdiag.diagnosis.turns import Turn
 
-# Outcomes that explain why a turn was not read back; the others need no line of their own.
-_SHOWN: Final = frozenset({"below_threshold", "local_hit"})
 _NAMED: Final = 3
 _REUSED: Final = frozenset({"remote_hit", "local_hit"})
 
@@ -41,7 +40,7 @@ def assemble(book: Casebook, options: Options) -> Report:
     _absorb_effects(book, summary)
     _add_unexplained(book, summary)
     findings = ranked(tally for tally in summary.tallies.values() if tally.cause not in OUTCOMES)
-    shown = [tally for tally in summary.tallies.values() if tally.cause in _SHOWN]
+    shown = [tally for tally in summary.tallies.values() if tally.cause in SHOWN]
     missing = _not_evaluated(book, summary)
     return Report(
         verdict=_verdict(book, findings, summary, missing),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SENT: Final = "handle_sent"
 """How a turn ended of which a router tells no more than that it sent the handle."""
 REUSED: Final = frozenset({"remote_hit", "local_hit", "below_threshold", SENT})
+SHOWN: Final = frozenset({"below_threshold", "local_hit"})
+"""Outcomes that explain why a turn was not read back; a report has a line for them, the others need none."""
 _ERROR: Final = 400
 # Reads and set-ups that are slow from here on are judged one by one.
 _FELT_TRANSFER_S: Final = 0.4
@@ -55,6 +57,7 @@ class Digest:
     """Their external ids, each with the outcome: other logs may tell of these turns as well."""
     _hit: str = ""
     """The last request that matched: a decline right after it is about a part that it could not reuse."""
+    _shown: set[str] = field(default_factory=set)
     begin: str | None = None
     end: str | None = None
     """When the first and the last of them ended."""
@@ -68,6 +71,9 @@ class Digest:
     def _turn(self, record: TurnRecord, felt_s: float) -> bool:
         taken = record.ttft_s if record.ttft_s is not None else record.prefill_s
         if record.cause not in OUTCOMES or record.status >= _ERROR or (taken or 0.0) >= felt_s:
+            return False
+        if record.cause in SHOWN - self._shown:
+            self._shown.add(record.cause)  # its line is evidence
             return False
         self.kinds["record"] += 1
         self.votes["router"] += 1

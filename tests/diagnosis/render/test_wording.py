@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvdiag.diagnosis.render import wording
-from kvdiag.diagnosis.report import Average, Evidence, Finding, InputSummary, LatencySplit
+from kvdiag.diagnosis.report import Average, Evidence, Finding, InputSummary, LatencySplit, TurnCounts, Verdict
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,22 @@ def test_sizes(value: float | None, text: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(None, "?"), (0, "0"), (1234567, "1,234,567")])
 def test_counts(value: int | None, text: str) -> None:
     assert wording.count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("turns", "text"),
+    [
+        (TurnCounts(total=1, first=1), "1 turn: 1 first, 0 later, 0 reused, 0 slow"),
+        (TurnCounts(total=2, slow=2, slow_first=1), "2 turns: 0 first, 0 later, 0 reused, 2 slow (1 slow first turn, computed in full)"),
+    ],
+)  # fmt: skip
+def test_turns(turns: TurnCounts, text: str) -> None:
+    assert wording.turns_line(turns) == text
+
+
+def test_an_inconclusive_verdict_is_not_graded() -> None:
+    verdicts = (Verdict(cause=cause, confidence="possible", summary="s") for cause in ("inconclusive", "healthy"))
+    assert [wording.verdict_line(verdict) for verdict in verdicts] == ["inconclusive: s", "healthy (possible): s"]
 
 
 @pytest.mark.parametrize(
