@@ -49,6 +49,7 @@ def side_channel_blocked(rig: Rig) -> None:
         beside=("upstream_error",),
         evidence=(
             Evidence("decode.log", "compatibility hash|incompatible", "the engines do not fit"),
+            Evidence("decode.log", "NIXL transfer failure: handshake", "the record whose traceback says so"),
             Evidence("prefill.log", "compatibility hash|incompatible", "the engines do not fit"),
         ),
         also_wrong=("transfer_failed", "peer_unreachable/handshake_failed"),
