@@ -44,6 +44,12 @@ def test_model_output_that_quotes_a_sample_is_no_fact(pattern: Pattern) -> None:
     assert scan("".join(lines).encode()).facts == []
 
 
+@pytest.mark.parametrize("pattern", [pattern for pattern in _SAMPLED if pattern.kind != "foreign"], ids=_name)
+@pytest.mark.parametrize("form", ["| `x` | y | `{}` |\n", "> {}\n", "- {}\n", "`{}`\n", '"{}"\n', "It said: {}\n"])
+def test_a_document_that_quotes_a_sample_is_no_fact(pattern: Pattern, form: str) -> None:
+    assert scan(form.format(pattern.sample).encode()).facts == []
+
+
 @pytest.mark.parametrize("pattern", PATTERNS, ids=_name)
 def test_a_pattern_says_where_its_message_comes_from(pattern: Pattern) -> None:
     assert pattern.source

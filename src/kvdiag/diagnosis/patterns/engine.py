@@ -269,7 +269,7 @@ ENDING: Final = (
     pattern(
         "crash",
         "Caught signal ",
-        r"(?:[^|`'\"]{0,120}\] )?Caught signal (?P<signal>\d+)",
+        r"(?:\[\d+\.\d+\] +)?(?:\[[\w.-]{1,120}(?::\d+ *){1,4}\] +)?Caught signal (?P<signal>\d+)",
         "[host:760 :0:760] Caught signal 11 (Segmentation fault: address not mapped)",
         "UCX",
         frozenset({"bare", "native"}),
