@@ -109,7 +109,7 @@ _TABLE: Final = (
             "between turns are longer"
         ),
         details={
-            "declined": "prefill declined the read: kv_load_failure_policy says whether such a turn is computed or fails",
+            "declined": "prefill declined the read; the turn is computed or fails, as kv_load_failure_policy has it",
             "failed_request": "kv_load_failure_policy=fail turned the decline into an error",
         },
     ),
