@@ -125,3 +125,14 @@ def test_a_holdout_is_compared_with_the_others() -> None:
     off, on = arms(both)
     assert (len(off.per_turn or []), len(on.per_turn or [])) == (160, 240)
     assert row(compare(off, on), "TTFT, later turns").change == "better"
+
+
+def test_turns_of_which_nothing_tells_whether_they_reused_are_in_no_share() -> None:
+    unknown = side(1)
+    for turn in unknown.per_turn or []:
+        turn.cause = "unexplained"
+
+    measures = {row.measure for row in compare(unknown, unknown).rows}
+
+    assert "TTFT, later turns" in measures
+    assert not measures & {"hit share of later turns", "TTFT, reused", "TTFT, not reused"}

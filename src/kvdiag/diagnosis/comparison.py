@@ -98,9 +98,9 @@ def _measures() -> list[_Measure]:
     median = statistics.median
     ttft = [_Measure(f"TTFT, turn {bucket}", "s", median, _ttft_in(bucket)) for bucket in TURN_BUCKETS]
     by_outcome = [
-        _Measure("TTFT, reused", "s", median, lambda turn: turn.ttft_s if _later(turn) and reused(turn) else None),
+        _Measure("TTFT, reused", "s", median, lambda turn: turn.ttft_s if _judged(turn) and reused(turn) else None),
         _Measure(
-            "TTFT, not reused", "s", median, lambda turn: turn.ttft_s if _later(turn) and not reused(turn) else None
+            "TTFT, not reused", "s", median, lambda turn: turn.ttft_s if _judged(turn) and not reused(turn) else None
         ),
     ]
     return [
@@ -111,7 +111,7 @@ def _measures() -> list[_Measure]:
             "hit share of later turns",
             "share",
             statistics.fmean,
-            lambda turn: float(reused(turn)) if _later(turn) else None,
+            lambda turn: float(reused(turn)) if _judged(turn) else None,
             lower_is_better=False,
         ),
         _Measure("lost share of prompt tokens", "share", statistics.fmean, _lost),
@@ -120,6 +120,11 @@ def _measures() -> list[_Measure]:
 
 def _later(turn: TurnReport) -> bool:
     return turn.cause != "first_turn" if turn.turn is None else turn.turn > 1
+
+
+def _judged(turn: TurnReport) -> bool:
+    """Tell whether it is a later turn of which something says whether it reused: a handle that was sent does not."""
+    return _later(turn) and (turn.cause != "unexplained" or turn.remote_tokens is not None)
 
 
 def _ttft_in(bucket: str) -> Callable[[TurnReport], float | None]:
