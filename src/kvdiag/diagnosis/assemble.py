@@ -62,6 +62,7 @@ def _judge_turns(book: Casebook, summary: Summary, options: Options) -> list[Tur
     outcomes = (None if faults else outcome(turn) for turn, faults in zip(turns, judged, strict=True))
     baseline = Baseline.of(zip(turns, outcomes, strict=True), options.slow_s, book.calm)
     reads = _reads_back(book)
+    baseline.per_token += book.per_token.samples
     rows = []
     for turn, found in zip(turns, judged, strict=True):
         known = summary.count(turn, found, baseline)

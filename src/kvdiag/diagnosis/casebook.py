@@ -136,6 +136,8 @@ class Casebook:
     """Requests whose blocks decode let go of by TTL, the normal end of a conversation, by their external id."""
     calm: dict[Group, Series[float]] = field(default_factory=dict)
     """Times to first token of turns that were only counted."""
+    per_token: Series[float] = field(default_factory=Series)
+    """Seconds of prefill for each token that such turns computed."""
     counted: dict[str, str] = field(default_factory=dict)
     """How such turns ended, the last ones of them, by their external ids."""
     matched: int = 0
@@ -194,6 +196,8 @@ class Casebook:
         self.counted.update(digest.ids)
         for name in list(islice(self.counted, max(len(self.counted) - _MAX_COUNTED, 0))):
             del self.counted[name]
+        for pace in digest.per_token:
+            self.per_token.add(pace)
         for group, times in digest.times.items():
             kept = self.calm.setdefault(group, Series())
             for taken in times:

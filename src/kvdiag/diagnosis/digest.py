@@ -53,6 +53,8 @@ class Digest:
     matched: int = 0
     """Requests that prefill matched, as its connector tells it: all that counts turns where no router does."""
     times: dict[Group, array[float]] = field(default_factory=dict)
+    per_token: array[float] = field(default_factory=lambda: array("d"))
+    """Seconds of prefill for each token computed."""
     ids: dict[str, str] = field(default_factory=dict)
     """Their external ids, each with the outcome: other logs may tell of these turns as well."""
     _hit: str = ""
@@ -80,6 +82,8 @@ class Digest:
         self.counts["turn_records"] += 1
         name = external_id(record.request_id, suffixed=False)
         self.add_turn(name, record.cause, length_class(record.prompt_tokens), taken, first=record.turn == 1)
+        if record.prefill_s and record.computed_tokens:
+            self.per_token.append(record.prefill_s / record.computed_tokens)
         self.begin, self.end = self.begin or record.ts, record.ts
         return True
 
