@@ -68,6 +68,8 @@ class TurnState(msgspec.Struct):
     failed_read: tuple[str, str | None] | None = None
     """Cause and detail of a prefill call with the handle that failed, so that the turn went on without."""
     status: int = 0
+    told_all: bool = False
+    """Whether the answer's end is on its way to the client, who may leave when he has read it."""
     retries: int = 0
     prefill: str | None = None
     decode: str | None = None

@@ -79,7 +79,8 @@ class Turn:
         except EngineError:
             self._fail(502, "the engine could not be reached or broke off")
         except asyncio.CancelledError:
-            state.status = CLIENT_GONE
+            if not state.told_all:
+                state.status = CLIENT_GONE
             raise
         finally:
             self._settle()
@@ -130,6 +131,7 @@ class Turn:
     def _commit(self, handle: bytes | None, reply: Reply | None) -> asyncio.Future[None] | None:
         """Keep the turn's end for the next one."""
         state = self._state
+        state.told_all = True
         if not state.claimed:
             return None
         state.claimed = False

@@ -293,6 +293,21 @@ def test_a_client_that_leaves_cancels_the_engines_work_at_once() -> None:
     run(scenario())
 
 
+def test_a_client_that_leaves_with_the_whole_answer_has_not_aborted_it() -> None:
+    async def scenario() -> None:
+        async with running() as stack:
+            events = [b'data: {"choices":[]}\n\n', b"data: [DONE]\n\n", b": an end that comes late\n\n"]
+            stack.decode.acts.append(Act(events=events, hang_after=2))
+            client = await stack.connect()
+            await client.send(post("/v1/chat/completions", {"model": "m", "messages": [], "stream": True}))
+            await client.reader.readuntil(b"[DONE]")
+            client.close()
+            await until(lambda: bool(stack.records))
+            assert (stack.records[0].status, stack.records[0].cause) == (200, "first_turn")
+
+    run(scenario())
+
+
 def test_a_client_that_leaves_during_prefill_cancels_it() -> None:
     async def scenario() -> None:
         async with running() as stack:
