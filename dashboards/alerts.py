@@ -240,12 +240,12 @@ _BY_COUNT: Final = (
     ),
     Alert(
         "KvdiagRetainedSqueeze",
-        f"{HELD_SHARE} > 0.3 and on (job, instance) avg_over_time(vllm:num_requests_waiting[5m]) > 1",
+        f"avg_over_time({HELD_SHARE}[5m]) > 0.3 and on (job, instance) avg_over_time(vllm:num_requests_waiting[5m]) > 1",
         "ticket",
         "10m",
         "{{ $value | humanizePercentage }} of the KV cache of {{ $labels.instance }} is held for later turns "
         "while requests wait",
-        "Both at once: much memory held is fine while nothing waits. An average, since queues come in waves.",
+        "Both at once: much memory held is fine while nothing waits. Averages, since both come in waves.",
         "kv_pressure",
         "retention",
         "Share of the cache held, by engine",
