@@ -37,7 +37,7 @@ def command(cause: str | None) -> None:
 def _named_by_alert(name: str) -> str | None:
     """Return the page of an alert; `triage` where the page depends on which series fired."""
     from kvdiag.dashboards.alerts import alerts  # noqa: PLC0415 - start-up time
-    from kvdiag.dashboards.settings import Settings  # noqa: PLC0415
+    from kvdiag.dashboards.settings import Settings  # noqa: PLC0415 - likewise
 
     page = next((alert.runbook for alert in alerts(Settings()) if alert.name.lower() == name.lower()), None)
     return page if page is None or page in runbooks.names() else runbooks.TRIAGE

@@ -147,7 +147,7 @@ def _fill(stream: BinaryIO, size: int) -> tuple[bytes, Exception | None]:
     parts: list[bytes] = []
     held = 0
     try:
-        while held < size and (part := stream.read1(size - held)):  # type: ignore[attr-defined]
+        while held < size and (part := stream.read1(size - held)):  # type: ignore[attr-defined]  # files, gzip and zstd have it
             parts.append(part)
             held += len(part)
     except _BROKEN as error:
