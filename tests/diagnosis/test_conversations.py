@@ -59,11 +59,12 @@ def test_the_lines_of_a_conversation_tell_each_look_up(events: list[RouterEvent]
     [
         ([_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 9, "b")], [None, 7.0]),
         ([_event("miss", 1, "a"), _stored(2, "a"), _event("stale", 460), _event("miss", 460, "b")], [None, 458.0]),
+        ([_event("stale", 460)._replace(age_s=463.0), _event("miss", 460, "b")], [463.0]),
         ([_event("miss", 1, "a"), _event("miss", 9, "b")], [None, None]),
         ([_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 3, "b"), _event("miss", 9, "c")], [None, 1.0, None]),
         ([_event("miss", 1, "a"), _stored(2, "a"), _event("miss", 9, "b", era=("proxy.log", 2))], [None, None]),
     ],
-    ids=["read back", "too late", "no handle", "the turn before left none", "restarted"],
+    ids=["read back", "too late", "too late, by its word", "no handle", "the turn before left none", "restarted"],
 )
 def test_a_gap_runs_from_the_handle_of_the_turn_before(events: list[RouterEvent], gaps: list[float | None]) -> None:
     assert [outcome.gap_s for outcome in look_ups(events)] == gaps

@@ -123,6 +123,28 @@ def test_a_call_given_up_for_its_handle_is_blamed_on_a_prefill_that_reads_none(
     assert [turn.cause for turn in report.per_turn] == [cause]
 
 
+@pytest.mark.parametrize(("status", "cause", "failures"), [(502, "upstream_error", 3), (200, "first_turn", 2)])
+def test_what_a_router_tries_again_is_one_turn(tmp_path: Path, status: int, cause: str, failures: int) -> None:
+    failure = (
+        "NIXL transfer failure: handshake_failed | Context: {'failure_type': 'handshake_failed', 'request_id': '%s', "
+        "'remote_engine_id': 'p', 'remote_request_id': 'chatcmpl-a-%s', 'num_local_blocks': %d, 'num_remote_blocks': 5}"
+    )
+    decode = [DECODE]
+    for attempt in range(failures):
+        read = failure % (f"chatcmpl-a-0000000{attempt}", f"0000001{attempt}", 5)
+        freed = failure % (f"af4881365739{attempt:04d}", f"0000001{attempt}", 0)
+        answer = 'INFO:     192.0.2.1:9 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error'
+        decode += [_line(read, "ERROR"), answer, _line(freed, "ERROR")]
+    record = (
+        '{"schema":"kvdiag.turn/1","ts":"2026-10-14T09:00:00.000Z","request_id":"a","conversation":"c","turn":1,"lookup":"first_turn",'
+        f'"retries":2,"status":{status},"cause":"{cause}"}}'
+    )
+    report = _report(tmp_path, d=decode, r=[record])
+
+    assert [(finding.cause, finding.turns) for finding in report.findings] == [("peer_unreachable", 1)]
+    assert report.turns.total == 1
+
+
 @pytest.mark.parametrize(
     ("detail", "causes"), [("stalled", ["transfer_failed"]), ("", ["suspect_kv", "transfer_failed"])]
 )

@@ -98,6 +98,62 @@ def test_an_engine_short_of_cpu_raises_no_alarm(tmp_path: Path, last: dict[str, 
     assert report.findings == []
 
 
+def queued_turns(**fields: object) -> bytes:
+    """Return turns that are all alike, so that none is slow beside the others."""
+    return b"".join(
+        msgspec.json.encode(TurnRecord(**(NORMAL | fields | {"request_id": f"r{n}"}))) + b"\n"  # type: ignore[arg-type]
+        for n in range(8)
+    )
+
+
+def matched(role: str, *, queue_s: float) -> bytes:
+    known = {"ts": NORMAL["ts"], "role": role, "engine_id": "e", "kind": "match", "queue_s": queue_s}
+    events = (KvEvent(**(known | {"request_id": f"chatcmpl-r{n}-0000000a"})) for n in range(8))  # type: ignore[arg-type]
+    return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+
+
+FULL = (
+    "(APIServer pid=1) INFO 11-29 20:0{at}:00 [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation "
+    "throughput: 90.0 tokens/s, Running: 0 reqs, Waiting: 3 reqs, GPU KV cache usage: 97.0%, Prefix cache hit rate: 0.0%\n"
+)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize(
+    ("logs", "found"),
+    [
+        ({"turns.jsonl": queued_turns(queue_s=3.0, ttft_s=3.4)}, ("queueing", "prefill", 8, 24.0)),
+        ({"turns.jsonl": queued_turns(queue_s=3.0, ttft_s=None, prefill_s=3.3)}, ("queueing", "prefill", 8, 24.0)),
+        ({"turns.jsonl": queued_turns(queue_s=1.9, ttft_s=2.4)}, None),
+        ({"decode-events.jsonl": matched("decode", queue_s=4.0)}, ("queueing", "decode", 8, 32.0)),
+        ({"prefill-events.jsonl": matched("prefill", queue_s=4.0)}, ("queueing", "prefill", 8, 32.0)),
+        (
+            {
+                "turns.jsonl": queued_turns(queue_s=2.5, ttft_s=9.0),
+                "decode-events.jsonl": matched("decode", queue_s=6.0),
+            },
+            ("queueing", "decode", 8, 48.0),
+        ),
+        (
+            {
+                "decode-events.jsonl": matched("decode", queue_s=4.0),
+                "decode.log": "".join(FULL.format(at=at) for at in range(4)).encode(),
+            },
+            ("kv_pressure", "retained_blocks", 8, 32.0),
+        ),
+    ],
+    ids=["streams", "no streams", "short", "decode's events", "prefill's events", "both, the longer one", "full cache"],
+)
+def test_seconds_in_a_queue_are_a_cause_however_long_the_others_wait(
+    tmp_path: Path, logs: dict[str, bytes], found: tuple[str, str, int, float] | None, *, rows: bool
+) -> None:
+    for name, log in logs.items():
+        (tmp_path / name).write_bytes(log)
+    findings = classify([str(tmp_path)], Options(turns=rows)).findings
+    told = [(item.cause, item.detail, item.turns, item.lost_seconds) for item in findings]
+    assert told == ([found] if found else [])
+
+
 def test_time_that_the_new_tokens_do_not_explain_is_not_theirs(tmp_path: Path) -> None:
     (finding,) = diagnosed(tmp_path, turns(prefill_s=9.0, ttft_s=9.1)).findings
     assert (finding.cause, finding.confidence) == ("unexplained", "possible")

@@ -11,6 +11,7 @@ from kvdiag.diagnosis.findings import Tally, ranked
 from kvdiag.diagnosis.inputs import settings, summarise, window
 from kvdiag.diagnosis.judge import judge, outcome
 from kvdiag.diagnosis.latency import Baseline, long_turns
+from kvdiag.diagnosis.loads import is_short_of_blocks
 from kvdiag.diagnosis.per_turn import row
 from kvdiag.diagnosis.report import Latency, NotEvaluated, Report, TurnCounts, Verdict
 from kvdiag.diagnosis.routing import MARKS
@@ -20,6 +21,7 @@ from kvdiag.diagnosis.summary import slow_lines
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.casebook import Casebook, FileNotes
+    from kvdiag.diagnosis.engines import EngineLog
     from kvdiag.diagnosis.options import Options
     from kvdiag.diagnosis.report import TurnReport
     from kvdiag.diagnosis.summary import Summary
@@ -94,6 +96,20 @@ def _absorb_effects(book: Casebook, summary: Summary) -> None:
         roots[0].evidence += lapsed.evidence
         roots[0].turns = max(roots[0].turns, lapsed.turns)
         del summary.tallies["expired_handoff", None]
+    for engine in book.engines:
+        _absorb_queue(engine, summary)
+
+
+def _absorb_queue(engine: EngineLog, summary: Summary) -> None:
+    """Count turns that queued at a full cache as the effect that they are."""
+    queued = summary.tallies.get(("queueing", engine.role))
+    pressure = next((tally for tally in summary.tallies.values() if tally.cause == "kv_pressure"), None)
+    if queued is None or pressure is None or not is_short_of_blocks(engine):
+        return
+    pressure.turns = max(pressure.turns, queued.turns)
+    pressure.slow_turns += queued.slow_turns
+    pressure.lose(queued.lost_tokens, queued.lost_seconds)
+    del summary.tallies["queueing", engine.role]
 
 
 def _add_unexplained(book: Casebook, summary: Summary) -> None:

@@ -346,7 +346,15 @@ class Casebook:
     def settle_all(self) -> None:
         """Settle what is still open; called before the rules read the casebook."""
         self.turns.update(self.set_aside)
+        self._join_attempts()
         for conversation, events in list(self.conversations.items()):
             self.settle(conversation, events)
         for handle, mark in self.covered.items():
             self.turn(self.readers.get(handle, f"reader of {external_id(handle)}")).mark("local_hit", mark)
+
+    def _join_attempts(self) -> None:
+        """Join what a router tried again to its turn: engines see one id several times, with a suffix for each attempt."""
+        for turn in list(self.turns.values()):
+            whole = self.turns.get(external_id(turn.id))
+            if whole is not None and whole is not turn and (whole.record is not None or whole.counted is not None):
+                whole.absorb(self.turns.pop(turn.id))

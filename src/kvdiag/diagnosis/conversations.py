@@ -30,6 +30,8 @@ class RouterEvent(NamedTuple):
     turn: str | None = None
     handle: str | None = None
     ttl_s: float | None = None
+    age_s: float | None = None
+    """How old the handle was, by the router's own word."""
 
 
 class Outcome(NamedTuple):
@@ -58,9 +60,9 @@ class _Held:
     turns: int = 0
 
     def gap_s(self, event: RouterEvent) -> float | None:
-        """Return the seconds from the end of the turn before to this one."""
+        """Return the seconds from the end of the turn before to this one; that end may be in a log that is not here."""
         if self.ended is None or self.ended.stamp is None or event.stamp is None or self.ended.era != event.era:
-            return None
+            return self.stale.age_s if self.stale is not None else None
         return max(event.stamp - self.ended.stamp, 0.0)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.split import QUEUED_S
 from kvdiag.events import KvEvent, TurnRecord
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class Digest:
 
 
 def _felt(event: KvEvent) -> bool:
+    if event.kind == "match":
+        return (event.queue_s or 0.0) >= QUEUED_S
     if event.kind != "transfer":
         return False
     taken = (event.seconds or 0.0) + (event.post_seconds or 0.0)

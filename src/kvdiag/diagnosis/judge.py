@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.causes import CAUSES, OUTCOMES, Confidence
 from kvdiag.diagnosis.digest import SENT
 from kvdiag.diagnosis.ids import external_id, spellings
-from kvdiag.diagnosis.split import COARSE_S, TELLING_BYTES, router_s
+from kvdiag.diagnosis.split import COARSE_S, QUEUED_S, TELLING_BYTES, longest_queue, router_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,7 @@ _REFUSALS: Final = frozenset(
     {"missing_metadata", "feature_off", "prefix_diverged", "expired_remote_read", "peer_unreachable"}
 )
 """Why a connector computes what decode holds."""
+_SERVER_ERROR: Final = 500
 _HANDSHAKES: Final = ("handshake",)
 # The counters come every 10 s; on a loaded engine somewhat later.
 _BESIDE_S: Final = 20.0
@@ -100,7 +101,8 @@ def _told_outcome(turn: Turn) -> str | None:
 
 
 def _failed(turn: Turn) -> bool:
-    return turn.seen("load_failed", "internal_error", "aborted", "engine_dead") or _turned_away(turn)
+    answered = turn.record is None or turn.record.status < _SERVER_ERROR
+    return not answered or turn.seen("load_failed", "internal_error", "aborted", "engine_dead") or _turned_away(turn)
 
 
 def _turned_away(turn: Turn) -> bool:
@@ -175,7 +177,7 @@ def _hung(turn: Turn, book: Casebook) -> Fault | None:
     record = turn.record
     if record is None or turn.record_at is None or (record.cause, record.lookup) != ("upstream_error", "hit"):
         return None
-    if record.status >= 500 or not is_off("prefill", book):
+    if record.status >= _SERVER_ERROR or not is_off("prefill", book):
         return None
     return Fault("feature_off", "prefill", "certain", [*config_lines("prefill", book), turn.record_at])
 
@@ -187,7 +189,7 @@ def _recorded(turn: Turn, book: Casebook) -> Fault | None:
         cause = record.cause if record.cause in CAUSES else "unexplained"
         detail = record.detail if record.detail in CAUSES[cause].details else None
         cause, detail, lines = _root(cause, detail, book)
-        return Fault(cause, detail, "certain", [*lines, turn.record_at], failed=record.status >= 500)
+        return Fault(cause, detail, "certain", [*lines, turn.record_at], failed=record.status >= _SERVER_ERROR)
     return None if outcome(turn) in _REUSED or was_given_up(turn, book) else _event_fault(turn)
 
 
@@ -361,6 +363,15 @@ def _held_by_router(turn: Turn, _book: Casebook) -> Fault | None:
     )
 
 
+def _queued(turn: Turn, _book: Casebook) -> Fault | None:
+    """Judge a turn that an engine let wait for seconds, by the engine's own clock."""
+    role, waited = longest_queue(turn)
+    if waited < QUEUED_S:
+        return None
+    record = [turn.record_at] if turn.record_at is not None else []
+    return Fault("queueing", role, "certain", [*record, *turn.evidence("event_match", "added", "read_started")])
+
+
 def _aborted(turn: Turn, _book: Casebook) -> Fault | None:
     if not turn.seen("aborted"):
         return None
@@ -383,6 +394,7 @@ _STEPS: Final[tuple[Callable[[Turn, Casebook], Fault | None], ...]] = (
     _refused,
     _slow_event,
     _held_by_router,
+    _queued,
     _aborted,
 )
 """In order of depth: the first step that knows a cause decides."""

@@ -42,6 +42,11 @@ def congestion(engine: EngineLog) -> list[Congestion]:
     return [item for item in found if item is not None]
 
 
+def is_short_of_blocks(engine: EngineLog) -> bool:
+    """Tell whether requests of an engine waited for blocks, or were thrown out for them."""
+    return bool(engine.notes.get("preempted")) or any(item.cause == "kv_pressure" for item in congestion(engine))
+
+
 def _judge(engine: EngineLog, samples: Sequence[LoadSample]) -> Congestion | None:
     standing = _lasting(samples, _is_queue, _STANDING) or _starved(samples)
     blocked = _lasting(samples, _is_blocked, _BLOCKED)

@@ -129,7 +129,10 @@ def _load_failed(seen: Seen) -> None:
 
 def _nixl_failure(seen: Seen) -> None:
     context = seen.data.get("context") or ""
-    request = seen.data.get("id") or parameters.pick(context, "request_id")
+    handle = parameters.pick(context, "remote_request_id")
+    # What reads no block is no turn: vLLM has the peer's blocks freed for a request that it did not take.
+    freeing = parameters.pick(context, "num_local_blocks") == "0"
+    request = handle if freeing else seen.data.get("id") or parameters.pick(context, "request_id")
     peer = seen.data.get("peer") or parameters.pick(context, "remote_engine_id")
     failure = Failure(seen.data["type"], seen.evidence, peer)
     seen.engine.last_failure[seen.fact.pid] = failure
@@ -143,7 +146,7 @@ def _nixl_failure(seen: Seen) -> None:
     turn = seen.mark(failure.type, seen.request(request))
     if len(turn.failures) < _MAX_TYPES:
         turn.failures.append(failure)
-    if (handle := parameters.pick(context, "remote_request_id")) and turn.id not in spellings(handle):
+    if handle and turn.id not in spellings(handle):
         seen.engine.votes["prefill"] += 1
         _wants(seen, handle, turn)
 
@@ -345,7 +348,7 @@ def _sample(seen: Seen) -> None:
 
 def _router_event(kind: EventKind, seen: Seen, turn: str | None, handle: str | None = None) -> None:
     seen.engine.votes["router"] += 1
-    ttl = seen.data.get("ttl")
+    ttl, age = seen.data.get("ttl"), seen.data.get("age")
     event = RouterEvent(
         kind,
         seen.fact.stamp,
@@ -354,6 +357,7 @@ def _router_event(kind: EventKind, seen: Seen, turn: str | None, handle: str | N
         turn,
         handle,
         ttl_s=float(ttl) if ttl else None,
+        age_s=float(age) if age else None,
     )
     seen.book.router_event(seen.data.get("conversation") or "", event)
 

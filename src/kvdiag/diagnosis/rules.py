@@ -232,7 +232,7 @@ def _never_read(book: Casebook, tallies: Tallies) -> list[Tally]:
 # -- load -------------------------------------------------------------------------------------------------------
 
 
-def _congested(book: Casebook, _tallies: Tallies) -> list[Tally]:
+def _congested(book: Casebook, tallies: Tallies) -> list[Tally]:
     found = []
     for engine in book.engines:
         if lines := engine.notes.get("preempted"):
@@ -240,7 +240,8 @@ def _congested(book: Casebook, _tallies: Tallies) -> list[Tally]:
             continue
         for item in congestion(engine):
             evidence = [sample.evidence for sample in item.samples]
-            found.append(_tally(item.cause, item.detail, "likely", item.waiting, evidence))
+            waiting = 0 if (item.cause, item.detail) in tallies else item.waiting
+            found.append(_tally(item.cause, item.detail, "likely", waiting, evidence))
     return found
 
 
@@ -282,9 +283,10 @@ def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
     dead = _notes(book.engines, "fatal", "crash", "stalled")
     routers = [engine for engine in book.engines if engine.counts["router_error"] or engine.counts["connect_error"]]
     others = sum(tally.failed for (cause, _), tally in tallies.items() if cause != "upstream_error")
+    retries = sum(turn.record.retries for turn in book.turns.values() if turn.record is not None)
     known = tallies.get(("upstream_error", None))
     explained = others + (known.turns if known else 0)
-    excess = max((_errors(engine) - explained * _tellers(engine) for engine in book.engines), default=0)
+    excess = max((_errors(engine) - (explained + retries) * _tellers(engine) for engine in book.engines), default=0)
     lines = _notes(book.engines, "router_error", "http_5xx", "upstream_5xx") + _notes(routers, "connect_error")
     if excess <= 0 and known and not others:
         return [_tally("upstream_error", None, "likely", 0, lines)]  # what the engines say of the same errors

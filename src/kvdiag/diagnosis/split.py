@@ -6,9 +6,10 @@ where seconds do not matter any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from kvdiag.diagnosis.report import LatencySplit
+from kvdiag.events import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 COARSE_S: Final = 2.0
 """Where stamps are whole seconds: less than this may be rounding."""
+QUEUED_S: Final = 2.0
+"""Whoever waits so long to be admitted is late for that alone, however long the others wait."""
 TELLING_BYTES: Final = 32e6
 """What is smaller and takes long has waited for something else, for a CPU most likely; no transport is so slow."""
 _TELLING_TOKENS: Final = 2048
@@ -80,14 +83,21 @@ def router_s(turn: Turn) -> float | None:
     return extra if extra >= COARSE_S else None
 
 
-def queue_s(turn: Turn) -> float | None:
-    """Return how long the request waited in prefill until it was admitted; seconds."""
-    if turn.record is not None and turn.record.queue_s is not None:
+def queue_s(turn: Turn, role: Role = "prefill") -> float | None:
+    """Return how long the request waited in an engine of this role until it was admitted; seconds."""
+    if role == "prefill" and turn.record is not None and turn.record.queue_s is not None:
         return turn.record.queue_s
     for event in _events(turn, "event_match"):
-        if event.role == "prefill" and event.queue_s is not None:
+        if event.role == role and event.queue_s is not None:
             return event.queue_s
-    return _between(turn, ("received_prefill", "added"), ("read_started",), "prefill")
+    return _between(turn, (f"received_{role}", "added"), ("read_started",), role)
+
+
+def longest_queue(turn: Turn) -> tuple[Role, float]:
+    """Return where the turn queued longest, and for how many seconds; 0 where no log tells."""
+    roles: tuple[Role, ...] = get_args(Role)
+    waited, role = max((queue_s(turn, role) or 0.0, role) for role in roles)
+    return role, waited
 
 
 def read_s(turn: Turn) -> float | None:

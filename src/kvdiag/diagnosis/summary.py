@@ -10,7 +10,7 @@ from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.digest import REUSED, SENT
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.judge import Fault, is_only_sent, outcome
-from kvdiag.diagnosis.split import is_telling, main_part, router_s
+from kvdiag.diagnosis.split import is_telling, longest_queue, main_part, router_s
 
 if TYPE_CHECKING:
     from kvdiag.causes import Direction
@@ -23,6 +23,8 @@ _LEAVES_REUSE: Final = frozenset(
     {"slow_transfer", "queueing", "kv_pressure", "compute_bound", "router_overhead", "client", "unexplained"}
 )
 """Faults of turns that may have read back all the same."""
+_KEEPS_WAITING: Final = frozenset({"queueing", "router_overhead"})
+"""Faults that are seconds of waiting: the turn is slow however long the others take."""
 
 Tallies = dict[tuple[str, str | None], Tally]
 
@@ -64,7 +66,8 @@ class Summary:
     def count(self, turn: Turn, faults: list[Fault], baseline: Baseline) -> Judged:
         """Count a judged turn; return its faults, among them what made it slow."""
         ended = outcome(turn)
-        slow = baseline.is_slow(turn, ended if not faults else None)
+        kept_waiting = any(fault.cause in _KEEPS_WAITING for fault in faults)
+        slow = kept_waiting or baseline.is_slow(turn, ended if not faults else None)
         if slow and not faults:
             faults = _slow_fault(turn, ended, baseline) if ended != "first_turn" else []
             told = ended in REUSED or baseline.limit_s is not None
@@ -145,9 +148,11 @@ def lost_tokens(turn: Turn) -> int | None:
 
 
 def lost_s(turn: Turn, fault: Fault, baseline: Baseline) -> float | None:
-    """Return the seconds that a fault cost its turn: the router's own, or what reuse would have saved; None if unknown."""
+    """Return the seconds that a fault cost its turn: the router's own, the queue's, or what reuse would have saved; None if unknown."""
     if fault.cause == "router_overhead":
         return router_s(turn)
+    if fault.cause == "queueing":
+        return longest_queue(turn)[1] or None
     reuse = fault.cause in {"missing_metadata", "feature_off", "prefix_diverged", "expired_remote_read"}
     return baseline.saved_s(turn) if reuse and not fault.failed and fault.cause not in OUTCOMES else None
 

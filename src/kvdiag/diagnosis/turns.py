@@ -88,6 +88,13 @@ class Turn:
         if len(kept) < _MAX_MARKS:
             kept.append(mark)
 
+    def absorb(self, attempt: Turn) -> None:
+        """Take over what was seen of another attempt at the same turn."""
+        for kind, marks in attempt.marks.items():
+            for mark in marks:
+                self.mark(kind, mark)
+        self.failures += attempt.failures
+
     def seen(self, *kinds: str) -> bool:
         """Tell whether any of these facts was seen."""
         return not self.marks.keys().isdisjoint(kinds)
