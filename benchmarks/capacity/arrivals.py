@@ -16,7 +16,7 @@ from kvdiag.localstack.agent import Agent
 CONVERSATIONS_PER_S: Final = 0.33
 TURNS: Final = 4
 WORDS: Final = 1_500
-"""Of the first message: about 2,600 tokens."""
+"""Of the first message: about 1,600 tokens."""
 MORE_WORDS: Final = 40
 THINK_MEDIAN_S: Final = 6.0
 THINK_SPREAD: Final = 0.8

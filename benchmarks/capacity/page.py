@@ -18,9 +18,9 @@ _HEAD: Final = """# How long to keep blocks
 
 Blocks that decode keeps for a conversation's next turn are memory that nobody else can use. Here the same agents meet decode
 engines that differ in `decoder_kv_blocks_ttl` only: {rate} conversations a second (Poisson, the same for each), {turns} turns each, first
-prompts of about 2,600 tokens, log-normal pauses between turns (median {median:.0f} s, 95 % below 23 s), {seconds:.0f} s of arrivals. Decode's
+prompts of about 1,600 tokens, log-normal pauses between turns (median {median:.0f} s, 95 % below 23 s), {seconds:.0f} s of arrivals. Decode's
 whole KV cache is {blocks} blocks of 128 tokens ({size:.0f} MB); prefill's prefix cache is off. Times are not scaled, so a TTL of 480 s
-stands for any that outlasts the run.
+stands for any that outlasts the run. A TTL of 5 s reuses nothing: vLLM's prefill does not read blocks that have less than 5 s left.
 
     python -m benchmarks.capacity run && python -m benchmarks.capacity report
 
