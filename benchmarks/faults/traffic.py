@@ -79,6 +79,8 @@ def retained_blocks_fill_decode(rig: Rig) -> None:
         # No alert tells a cache that is full by what runs from any other queue; the page of queues asks.
         alerts=("KvdiagQueueing",),
         evidence=(Evidence("decode.log", r"Waiting: [1-9]", "no blocks for the next request"),),
+        # It is off there, so that nothing is retained.
+        beside=("feature_off",),
         also_wrong=("queueing/decode", "kv_pressure/retained_blocks"),
     ),
     engines=("prefill-narrow", "decode-small-off"),
@@ -96,6 +98,8 @@ def requests_fill_decode(rig: Rig) -> None:
         # No alert tells a cache that is full by what runs from any other queue; the page of queues asks.
         alerts=("KvdiagQueueing",),
         evidence=(Evidence("decode.log", "Preemptions", "running requests were thrown out"),),
+        # It is off there, so that nothing is retained.
+        beside=("feature_off",),
         also_wrong=("queueing/decode", "kv_pressure/retained_blocks"),
     ),
     engines=("prefill-narrow", "decode-small-off"),
