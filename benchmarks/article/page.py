@@ -29,8 +29,7 @@ and have equal token counts. {conversations} pairs of conversations for each len
 
 {date}; {machine}; {versions}. The model has 7.3 million random weights (2 layers,
 hidden size 512; 2 KiB of KV a token), so that one core takes seconds to compute 20,000 tokens. Seconds say nothing about a GPU; ratios say
-what is saved where computing is that much dearer than moving. The machine was shared: other work slows computing down more than copying,
-so look at the spread of the pairs too, whose low end is the safe reading. The article's own ratios of TTFT, reuse off to on: Qwen3-32B
+what is saved where computing is that much dearer than moving; the low end of a spread is its safe reading. The article's own ratios of TTFT, reuse off to on: Qwen3-32B
 1.3 at 2k and 1.7 at 24k tokens, GLM-5-FP8 1.4 at 2k and 3.3 at 20k.
 
 ![Time to first token against prompt length, reuse off and on](images/savings.svg)

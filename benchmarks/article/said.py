@@ -33,13 +33,21 @@ def comparison(logs: Path) -> list[str]:
     rows = _ask("compare", logs)["rows"]
     lines = ["| `kvdiag compare` | off | on | change |", "|---|---|---|---|"]
     lines += [f"| {row['measure']} | {_value(row, 'a')} | {_value(row, 'b')} | {_change(row)} |" for row in rows]
-    counts = Counter(turn["cause"] for turn in _ask("classify", logs, "--turns")["per_turn"] if not _withheld(turn))
+    report = _ask("classify", logs, "--turns")
+    counts = Counter(turn["cause"] for turn in report["per_turn"] if not _withheld(turn))
     causes = ", ".join(f"{count} {cause}" for cause, count in counts.most_common())
-    return [*lines, "", f"Causes that `kvdiag classify` gives the turns with reuse on: {causes}."]
+    found = [_finding(finding) for finding in report["findings"] if not _withheld(finding)]
+    said = f"What `kvdiag classify` says of the turns with reuse on: {causes}; findings: {', '.join(found) or 'none'}."
+    return [*lines, "", said]
 
 
-def _withheld(turn: dict[str, Any]) -> bool:
-    return turn.get("detail") == "holdout"
+def _finding(finding: dict[str, Any]) -> str:
+    detail = f"/{finding['detail']}" if finding["detail"] else ""
+    return f"{finding['cause']}{detail} ({finding['confidence']}, {finding['turns']} turns)"
+
+
+def _withheld(told: dict[str, Any]) -> bool:
+    return told.get("detail") == "holdout"
 
 
 def _value(row: dict[str, Any], side: str) -> str:
