@@ -6,6 +6,7 @@ import pytest
 
 from kvdiag.diagnosis.engines import EngineLog
 from kvdiag.diagnosis.loads import congestion
+from kvdiag.diagnosis.parameters import EngineConfig
 from kvdiag.diagnosis.report import Evidence
 from kvdiag.diagnosis.series import LoadSample, Series
 
@@ -46,6 +47,25 @@ def _engine(*rows: tuple[int, int, float], deferred: int = 0, role: str = "decod
 )
 def test_a_queue_is_named_by_what_is_short(engine: EngineLog, found: list[tuple[str, str]]) -> None:
     assert [(item.cause, item.detail) for item in congestion(engine)] == found
+
+
+@pytest.mark.parametrize(
+    ("row", "bidirectional", "found"),
+    [
+        ((3, 60, 78.5), False, ("kv_pressure", "capacity")),
+        ((3, 60, 78.5), True, ("queueing", "decode")),
+        ((3, 60, 74.0), False, ("queueing", "decode")),
+        ((1, 60, 60.0), False, ("queueing", "decode")),
+    ],
+    ids=["no room for another", "what is retained may make room", "room for another", "perhaps one slot only"],
+)
+def test_a_decode_that_retains_nothing_is_full_where_one_more_does_not_fit(
+    row: tuple[int, int, float], found: tuple[str, str], *, bidirectional: bool
+) -> None:
+    engine = _engine(row, row, row)
+    config = EngineConfig("NixlConnector", "d", "decode", bidirectional, None, None, None)
+    engine.configs.append((config, Evidence(path="engine.log", line=1, text="")))
+    assert [(item.cause, item.detail) for item in congestion(engine)] == [found]
 
 
 def test_the_worst_moment_is_cited_first() -> None:

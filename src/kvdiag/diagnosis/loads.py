@@ -17,6 +17,7 @@ _STANDING: Final = 3
 _MIN_WAITING: Final = 4
 _WAITING_SHARE: Final = 0.25
 _FULL: Final = 95.0
+_WHOLE: Final = 100.0
 # Nothing runs, so a slot is free: who waits all the same waits for blocks.
 _BLOCKED: Final = 2
 # A full cache makes any queue one for blocks: it need not be long, but stay a minute or double.
@@ -61,7 +62,7 @@ def _judge(engine: EngineLog, samples: Sequence[LoadSample]) -> Congestion | Non
         return None
     worst = sorted(standing, key=lambda sample: (-(sample.usage or 0.0), -sample.waiting))
     waiting = max(sample.waiting for sample in standing)
-    if (worst[0].usage or 0.0) >= _FULL:
+    if (worst[0].usage or 0.0) >= _FULL or any(_has_no_room(engine, sample) for sample in worst):
         return Congestion("kv_pressure", _holder(engine, samples), worst, waiting)
     worst.sort(key=lambda sample: -sample.waiting)
     return Congestion("queueing", "decode" if engine.role == "decode" else "prefill", worst, waiting)
@@ -89,6 +90,12 @@ def _starved(samples: Sequence[LoadSample]) -> list[LoadSample]:
 
 def _is_queue(sample: LoadSample) -> bool:
     return sample.waiting - sample.deferred >= max(_MIN_WAITING, sample.running * _WAITING_SHARE)
+
+
+def _has_no_room(engine: EngineLog, sample: LoadSample) -> bool:
+    """Tell whether what runs on a decode that retains nothing leaves no room for one more of its size."""
+    alone = engine.role == "decode" and not _retains(engine)
+    return alone and sample.running > 1 and (sample.usage or 0.0) * (sample.running + 1) > _WHOLE * sample.running
 
 
 def _waits_for_blocks(sample: LoadSample) -> bool:
