@@ -102,6 +102,11 @@ class Rig:
                 raise UnavailableError(f"the router did not show {sample!r} within {timeout_s:.0f} s")
             time.sleep(0.2)
 
+    def snapshot(self, service: Service, when: str) -> None:
+        """Keep an engine's metrics as they are now, as somebody does who has no Prometheus."""
+        page = get(service.port, "/metrics")[1]
+        (self.folder / f"{service.name}-metrics-{when}.txt").write_bytes(page)
+
     def take_for_usual(self) -> None:
         """Take everything until now for the usual state, which alerts compare a fault with."""
         time.sleep(2 * INTERVAL_S)
