@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
+from kvdiag.diagnosis.options import FELT_S
 from kvdiag.diagnosis.scan import scan
 
 _LOAD = (
@@ -51,3 +56,21 @@ def test_no_eventful_line_is_left_out() -> None:
     assert sum("(ms)=450.0" in pairs for pairs in read) == 1
     assert sum("transfers=0, Avg" in pairs for pairs in read) == 1
     assert len(read) < 250
+
+
+@pytest.mark.parametrize("header", ["", "2026-10-14T09:00:00Z stdout F "], ids=["plain", "in parts"])
+def test_a_line_that_is_taken_up_again_keeps_its_number_and_those_after_it_theirs(header: str) -> None:
+    calm = {"ms": 20.0, "failed": 0, "late": 0}
+    lines = [header.replace(" F ", " P ") + "(APIServer pid=1) INFO 10-14 09:00:00 \n"] if header else []
+    for number in range(1, 400):
+        lines += [header + _TRANSFERS.format(n=number, **calm), header + _LOAD.format(at=0, waiting=0)]
+        if number % 50 == 0:
+            lines += [header + _LOAD.format(at=0, waiting=9)]
+            lines += [header + _TRANSFERS.format(n=1000 + number, **calm | {"failed": 1})]
+
+    transfers = [fact for fact in scan("".join(lines).encode(), FELT_S).facts if fact.kind == "transfers"]
+
+    assert len(transfers) < 200
+    for fact in transfers:
+        (count,) = re.findall(r"transfers=(\d+), Avg xfer", fact.text)
+        assert f"transfers={count}, Avg xfer" in lines[fact.line - 1]

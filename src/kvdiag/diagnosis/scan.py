@@ -79,7 +79,7 @@ def scan(block: bytes, felt_s: float | None = None) -> Scanned:
         record = _record(whole, start, stop) if candidates[0] in _RECORDS else None
         if record is not None and digest.absorb(record):
             continue
-        number += whole.count(b"\n", counted, start)
+        number += _lines_between(whole, counted, start)
         counted = start
         line = number if numbers is None else numbers[number - 1]
         text = _decode(whole[start:stop])
@@ -87,6 +87,11 @@ def scan(block: bytes, felt_s: float | None = None) -> Scanned:
     lines = number - 1 + block.count(b"\n", counted) if numbers is None else block.count(b"\n")
     lines += bool(block) and not block.endswith(b"\n")
     return Scanned(lines, facts, _accepted(block), dict(origins), digest=digest)
+
+
+def _lines_between(block: bytes, here: int, there: int) -> int:
+    """Return how many lines further on a place is; less than 0 where it is before, as that of a line taken up again is."""
+    return block.count(b"\n", here, there) if there >= here else -block.count(b"\n", there, here)
 
 
 def _worth_reading(block: bytes, digest: Digest) -> Iterator[HitLine]:
