@@ -85,6 +85,16 @@ LINE_BY_LINE: Final[dict[str, Callable[[int, str], str]]] = {
     "compose": lambda _, line: f"engine-1  | {line}",
     "journald": lambda _, line: f"Dec 01 23:46:00 node7 vllm[8801]: {line}",
     "colours": _coloured,
+    "colours, escape spelled out": lambda number, line: _coloured(number, line).replace("\x1b", "#033"),
+    "colours, escape dropped": lambda number, line: _coloured(number, line).replace("\x1b", ""),
+    "journald json, colours": lambda number, line: json.dumps(
+        {"MESSAGE": list(_coloured(number, line).encode("utf-8", "surrogateescape")), "_PID": "8801"}
+    ),
+    "journald short-full": lambda _, line: f"Mon 2025-12-01 23:46:00 CET node7 vllm[8801]: {line}",
+    "rfc 5424": lambda number, line: f"<14>1 {_written_at(number, line)} node7 vllm 8801 - - {line}",
+    "cloudwatch": lambda number, line: f"{_written_at(number, line)} vllm-prefill/vllm/8d0f {line}",
+    "logcli": lambda number, line: f'{_written_at(number, line)} {{container="vllm", pod="vllm-0"}} {line}',
+    "json over several lines": lambda _, line: f'  "textPayload": {json.dumps(_text(line))},',
     "json formatter": _as_json,
     "VLLM_LOGGING_PREFIX": lambda _, line: re.sub(_HEADER, r"node-7 gpu0 \1 \2 \3", line, count=1),
     "crlf": lambda _, line: line.rstrip("\r") + "\r",

@@ -58,6 +58,18 @@ _TIMES: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 _CRI: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*) (?:stdout|stderr) [FP] ?(.*)", re.DOTALL)
 _TIMESTAMPED: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.]*(?:Z|[+-]\d\d:\d\d)) (.*)", re.DOTALL)
+# The stream's name that CloudWatch puts before a line, and Loki's labels.
+_LABELLED: Final = re.compile(r"([^\s{\"]{1,512}) (.*)", re.DOTALL)
+_LOKI: Final = re.compile(r"\{(\w+=\"[^{}]{0,1000})\} (.*)", re.DOTALL)
+_POD_LABEL: Final = re.compile(r"\bpod=\"([^\"]{1,253})\"")
+_RFC5424: Final = re.compile(
+    r"<\d{1,3}>1 (\S{1,40}) (\S{1,255}) (\S{1,48}) \S{1,128} \S{1,32} (?:-|\[.{0,1000}?\]) ?(.*)", re.DOTALL
+)
+_SHORT_FULL: Final = re.compile(
+    r"[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*) ([A-Z]{3,5}) (\S+) ([\w@./:-]+)\[\d+\]: (.*)", re.DOTALL
+)
+_FIELD: Final = re.compile(r"\s+\"(?:log|MESSAGE|textPayload|line|message|msg)\": (\".*\"),?\s*$", re.DOTALL)
+"""A message in JSON that is laid out over several lines."""
 _SYSLOG: Final = re.compile(
     r"(?:([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d)|(\d{4}-\d\d-\d\dT\S+)) (\S+) ([\w@./:-]+)\[\d+\]: (.*)", re.DOTALL
 )
@@ -167,11 +179,22 @@ def _text_wrapper(text: str) -> _Wrapping | None:
         return _Wrapping(match[2], repeated=int(match[1][:4]) - 1)
     if _TIMES.match(text):
         return _timed_wrapper(text)
+    if match := _FIELD.match(text):
+        return _Wrapping(_json_string(match[1]))
+    return _syslog_wrapper(text) or _named_wrapper(text) or _prefixed_json(text)
+
+
+def _syslog_wrapper(text: str) -> _Wrapping | None:
+    """Peel off what syslog and journald put before a line, in each of their layouts."""
     if match := _SYSLOG.match(text):
         month, day, time, iso, host, unit, rest = match.groups()
-        stamp = clock.iso_stamp(iso) if iso else clock.syslog_stamp(month, day, time)
-        return _Wrapping(rest, f"{host} {unit}", stamp)
-    return _named_wrapper(text) or _prefixed_json(text)
+        return _Wrapping(rest, f"{host} {unit}", clock.iso_stamp(iso) if iso else clock.syslog_stamp(month, day, time))
+    if match := _SHORT_FULL.match(text):
+        written, zone, host, unit, rest = match.groups()
+        return _Wrapping(rest, f"{host} {unit}", clock.iso_stamp(written) if zone == "UTC" else None)
+    if match := _RFC5424.match(text):
+        return _Wrapping(match[4], f"{match[2]} {match[3]}", clock.iso_stamp(match[1]))
+    return None
 
 
 def _named_wrapper(text: str) -> _Wrapping | None:
@@ -191,9 +214,15 @@ def _timed_wrapper(text: str) -> _Wrapping | None:
     if match := _SYSLOG.match(text):
         return _Wrapping(match[7], f"{match[5]} {match[6]}", clock.iso_stamp(match[4]))
     match = _TIMESTAMPED.match(text)
-    if match and _LOOKS_LIKE_LOG.match(match[2]):
-        return _Wrapping(match[2], stamp=clock.iso_stamp(match[1]))
-    return None
+    if match is None:
+        return None
+    stamp, rest = clock.iso_stamp(match[1]), match[2]
+    if (named := _LABELLED.match(rest)) and _LOOKS_LIKE_LOG.match(named[2]) and not _LOOKS_LIKE_LOG.match(named[1]):
+        return _Wrapping(named[2], named[1], stamp)
+    if (loki := _LOKI.match(rest)) and _LOOKS_LIKE_LOG.match(loki[2]):
+        pod = _POD_LABEL.search(loki[1])
+        return _Wrapping(loki[2], pod[1] if pod else "", stamp)
+    return _Wrapping(rest, stamp=stamp) if _LOOKS_LIKE_LOG.match(rest) else None
 
 
 def _prefixed_json(text: str) -> _Wrapping | None:
@@ -212,6 +241,13 @@ def _json_object(text: str) -> dict[str, Any] | None:
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
     return decoded if isinstance(decoded, dict) else None
+
+
+def _json_string(text: str) -> str:
+    try:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeError):
+        return ""
 
 
 def _json_wrapper(record: dict[str, Any]) -> _Wrapping | None:

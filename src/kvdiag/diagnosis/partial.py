@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -15,6 +17,21 @@ _CRI: Final = re.compile(rb"^(\S+) (stdout|stderr) ([PF])(?: (.*))?$", re.DOTALL
 _DOCKER_PARTIAL: Final = re.compile(rb'^\{"log": ?"(?:[^"\\\n]|\\[^n\n]|\\n(?!"))*", ?"stream"', re.MULTILINE)
 _DOCKER_WHOLE: Final = (b'\\n","stream":"', b'\\n", "stream": "')
 _DOCKER: Final = re.compile(rb'^(\{"log": ?")((?:[^"\\]|\\.)*)(", ?"stream": ?"(\w+)".*)$', re.DOTALL)
+
+
+_JOURNAL_BYTES: Final = re.compile(rb'"MESSAGE" ?: ?\[(\d{1,3}(?:, ?\d{1,3})*)\]')
+
+
+def spell_out(block: bytes) -> bytes:
+    """Return `block` with journald's messages as text: `-o json` writes one with control characters as its bytes."""
+    return _JOURNAL_BYTES.sub(_spelled, block) if b'"MESSAGE"' in block else block
+
+
+def _spelled(match: re.Match[bytes]) -> bytes:
+    numbers = [int(number) for number in match[1].split(b",")]
+    if not all(number < 256 for number in numbers):
+        return match[0]
+    return b'"MESSAGE":' + msgspec.json.encode(bytes(numbers).decode("utf-8", "replace"))
 
 
 def rejoin(block: bytes) -> tuple[bytes, list[int] | None]:

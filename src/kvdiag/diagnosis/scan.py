@@ -20,7 +20,7 @@ from kvdiag.diagnosis.calm import Skimmer
 from kvdiag.diagnosis.digest import Digest
 from kvdiag.diagnosis.facts import Fact, Scanned
 from kvdiag.diagnosis.lines import Line, parse_line, unglue
-from kvdiag.diagnosis.partial import rejoin
+from kvdiag.diagnosis.partial import rejoin, spell_out
 from kvdiag.diagnosis.patterns import PATTERNS, Pattern
 from kvdiag.diagnosis.text import neutralise
 from kvdiag.diagnosis.uneventful import Uneventful
@@ -70,7 +70,7 @@ def scan(block: bytes, felt_s: float | None = None) -> Scanned:
         return Scanned(block.count(b"\n"), [], 0, {}, binary=True)
     if b"\x00" in block:
         block = block.replace(b"\x00", b"")
-    whole, numbers = rejoin(block)
+    whole, numbers = rejoin(spell_out(block))
     facts: list[Fact] = []
     origins: Counter[str] = Counter()
     digest = Digest(felt_s)

@@ -8,13 +8,17 @@ from typing import Final
 EVIDENCE_CHARS: Final = 400
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+# The same where a shipper spelled the escape character out, as rsyslog does, or dropped it: colours only.
+_SPELLED: Final = re.compile(r"(?:#033|\^\[|\\033|\\x1b|\\u001b)?\[\d{1,3}(?:;\d{1,3})*m")
 # C0 and C1 controls, and the characters that reorder or hide text on a terminal.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
 def strip_ansi(text: str) -> str:
     """Return `text` without terminal escape sequences."""
-    return _ANSI.sub("", text) if "\x1b" in text else text
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    return _SPELLED.sub("", text) if "m" in text and "[" in text else text
 
 
 def neutralise(text: str, limit: int = EVIDENCE_CHARS) -> str:
