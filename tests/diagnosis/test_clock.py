@@ -44,3 +44,19 @@ def test_syslog_stamps_name_the_month() -> None:
 
 def test_stamps_of_this_century_are_dated() -> None:
     assert clock.dated(datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    ("day", "known", "placed"),
+    [
+        ("12-31", "2027-01-01T00:00:05Z", "2026-12-31T09:00:00Z"),
+        ("01-01", "2026-12-31T23:59:55Z", "2027-01-01T09:00:00Z"),
+        ("11-30", "2026-11-29T10:00:00Z", "2026-11-30T09:00:00Z"),
+        ("02-29", "2026-02-28T10:00:00Z", "2026-02-28T10:00:00Z"),
+    ],
+)
+def test_a_stamp_without_a_year_goes_next_to_one_that_has_it(day: str, known: str, placed: str) -> None:
+    undated, dated = clock.header_stamp(day, "09:00:00"), clock.iso_stamp(known)
+    assert undated is not None
+    assert dated is not None
+    assert clock.render(clock.nearest_year(undated, dated)) == placed

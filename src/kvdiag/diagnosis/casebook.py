@@ -83,8 +83,12 @@ class FileNotes:
 
     @property
     def span(self) -> tuple[float | None, float | None]:
-        """Return the time that the file covers; stamps that name their year count first."""
-        return self.dated or self.undated or (None, None)
+        """Return the time that the file covers; stamps that name no year are taken for those next to the ones that do."""
+        if self.dated is None or self.undated is None:
+            return self.dated or self.undated or (None, None)
+        low, high = self.dated
+        placed = [clock.nearest_year(stamp, low) for stamp in self.undated]
+        return min(low, *placed), max(high, *placed)
 
 
 @dataclass(slots=True)

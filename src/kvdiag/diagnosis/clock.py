@@ -40,6 +40,17 @@ def iso_stamp(text: str) -> float | None:
     return whole + (float(f"0.{fraction}") if fraction else 0.0) - _offset(zone)
 
 
+def nearest_year(stamp: float, known: float) -> float:
+    """Return an undated stamp in the year that brings it next to a dated one."""
+    moment = datetime.datetime.fromtimestamp(stamp, datetime.UTC)
+    second = moment.hour * 3600 + moment.minute * 60 + moment.second
+    year = datetime.datetime.fromtimestamp(known, datetime.UTC).year
+    placed = (_seconds(near, moment.month, moment.day, second) for near in (year - 1, year, year + 1))
+    return min(
+        (candidate for candidate in placed if candidate is not None), key=lambda at: abs(at - known), default=known
+    )
+
+
 @lru_cache(maxsize=4096)
 def header_stamp(month_day: str, time: str) -> float | None:
     """Return the undated time of a vLLM header (`10-14`, `09:00:02`)."""
