@@ -34,7 +34,7 @@ class Judgement:
 
 def logs_of(folder: Path, *, stock: bool = False) -> list[Path]:
     """Return the logs of a scenario: all of them, or the engines' own only."""
-    files = sorted(path for path in folder.iterdir() if path.suffix in {".log", ".jsonl"})
+    files = sorted(path for path in folder.iterdir() if path.suffix in {".log", ".jsonl", ".txt"})
     return [path for path in files if path.name not in _NO_INPUTS and (not stock or path.name in ENGINE_LOGS)]
 
 
