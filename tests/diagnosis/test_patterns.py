@@ -66,7 +66,6 @@ def test_every_kind_of_fact_is_handled_or_known_to_need_no_handling() -> None:
     assert {pattern.kind for pattern in PATTERNS} - KINDS == {
         "foreign",
         "lookup_hit",
-        "metadata_lost",
         "nixl_named",
         "retained",
         "bad_request",

@@ -37,6 +37,7 @@ PROXY = "2026-10-14 09:00:00 [INFO] disagg_proxy: {}"
 _QUEUE = [BUSY.format(at=at, waiting=30, usage=20) for at in (10, 20, 30)]
 _FULL = [BUSY.format(at=at, waiting=30, usage=99) for at in (10, 20, 30)]
 _RELEASED = "Releasing expired KV blocks for request chatcmpl-a-0000000a which were retrieved by 0 remote worker(s) before lease expired."
+_STALLED = "No available shared memory broadcast block found in 60 seconds. This typically happens when some processes are hanging"
 
 
 def _line(text: str, level: str = "WARNING", at: str = "00:01") -> str:
@@ -78,6 +79,7 @@ def _moved(ms: float = 20, failed: int = 0, expired: int = 0, late: int = 0) -> 
         ({"d": [DECODE, _line("EngineCore encountered a fatal error.", "ERROR")]}, "upstream_error", None, "certain", 0),
         ({"r": ['INFO:     1.2.3.4:5 - "POST /v1/chat/completions HTTP/1.1" 503 Service Unavailable'] * 2}, "upstream_error", None, "likely", 2),
         ({"r": [PROXY.format("[a] conv=c: cache MISS"), PROXY.replace("00:00", "00:09").format("[a] Prefill done in 900ms")]}, "router_overhead", None, "likely", 1),
+        ({"p": [PREFILL, _line(_RELEASED)], "d": [DECODE, BUSY.format(at=10, waiting=0, usage=9), _line(_STALLED, "INFO")]}, "upstream_error", None, "likely", 1),
         ({"p": [PREFILL, _line("Remote engine at 1.2.3.4:5 changed from d to d2.", "INFO")]}, "peer_unreachable", "restarted", "possible", 0),
     ],
 )  # fmt: skip
@@ -172,6 +174,8 @@ def test_a_late_read_that_had_been_given_up_is_no_suspect_answer(
     [
         {"p": [PREFILL, _moved(), BUSY.format(at=10, waiting=0, usage=99)], "d": [DECODE, _moved(), _line(_RELEASED)]},
         {"d": [DECODE, _moved(expired=40)]},
+        {"p": [PREFILL, _moved(), _line(_STALLED, "INFO")]},
+        {"d": [DECODE, _line(_STALLED, "INFO"), _moved()]},
         {"d": [DECODE, _moved(), BUSY.format(at=10, waiting=90, usage=20)]},
         {"p": [PREFILL, _moved(), _line("NIXL handshake: add agent took: 0.2 (x)", "DEBUG")]},
         {

@@ -64,6 +64,8 @@ class EngineLog:
     """Why a peer could not be reached, by its engine id."""
     replaced: dict[str, Evidence] = field(default_factory=dict)
     """Peers that were restarted, by their former engine id."""
+    invalidated: set[str] = field(default_factory=set)
+    """Peers, by engine id, whose state was found void on this side: the peers themselves go on."""
     last_failure: dict[int | None, Failure] = field(default_factory=dict)
     """By process id: what a traceback belongs to."""
     calls: dict[str, bool] = field(default_factory=dict)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kvdiag.diagnosis import clock, parameters, records, routing
+from kvdiag.diagnosis import clock, parameters, peers, records, routing
 from kvdiag.diagnosis.conversations import EventKind, RouterEvent
-from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog, Failure
-from kvdiag.diagnosis.ids import external_id, spellings
+from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog
+from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.judge import SLOW_HANDSHAKE_S
 from kvdiag.diagnosis.replay import Replay
 from kvdiag.diagnosis.report import Evidence
@@ -63,6 +63,11 @@ class Seen(NamedTuple):
             kind, Mark(self.evidence, self.engine, self.fact.stamp, self.data if kind == "released" else _NOTHING)
         )
         return turn
+
+    def wants(self, handle: str, turn: Turn) -> None:
+        """Note that the turn was to read these blocks."""
+        turn.handle = turn.handle or handle
+        self.book.wants(handle, turn.id)
 
     def note(self, kind: str | None = None) -> None:
         """Note the fact with its engine."""
@@ -127,62 +132,6 @@ def _load_failed(seen: Seen) -> None:
         seen.note()
 
 
-def _nixl_failure(seen: Seen) -> None:
-    context = seen.data.get("context") or ""
-    handle = parameters.pick(context, "remote_request_id")
-    # What reads no block is no turn: vLLM has the peer's blocks freed for a request that it did not take.
-    freeing = parameters.pick(context, "num_local_blocks") == "0"
-    request = handle if freeing else seen.data.get("id") or parameters.pick(context, "request_id")
-    peer = seen.data.get("peer") or parameters.pick(context, "remote_engine_id")
-    failure = Failure(seen.data["type"], seen.evidence, peer)
-    seen.engine.last_failure[seen.fact.pid] = failure
-    if len(seen.engine.last_failure) > _MAX_TYPES:
-        seen.engine.last_failure.pop(next(iter(seen.engine.last_failure)))
-    if request is None:
-        kept = seen.engine.failures.setdefault(failure.type, [])
-        if len(kept) < MAX_ERRORS and len(seen.engine.failures) < _MAX_TYPES:
-            kept.append(failure)
-        return
-    turn = seen.mark(failure.type, seen.request(request))
-    if len(turn.failures) < _MAX_TYPES:
-        turn.failures.append(failure)
-    if handle and turn.id not in spellings(handle):
-        seen.engine.votes["prefill"] += 1
-        _wants(seen, handle, turn)
-
-
-def _reason(reason: str) -> Callable[[Seen], None]:
-    def give(seen: Seen) -> None:
-        failure = seen.engine.last_failure.get(seen.fact.pid) or next(reversed(seen.engine.last_failure.values()), None)
-        if failure is None:
-            seen.note(reason)
-            return
-        failure.reason = (
-            _mismatch(seen) if reason == "restarted" else seen.data.get("status") or failure.reason or reason
-        )
-        if failure.peer and len(seen.engine.peer_reasons) < MAX_ERRORS:
-            seen.engine.peer_reasons.setdefault(failure.peer, failure.reason)
-
-    return give
-
-
-def _unsupported(seen: Seen) -> None:
-    """Take a check that did not hold for an incompatible peer, where it was the handshake that checked."""
-    failure = seen.engine.last_failure.get(seen.fact.pid)
-    if failure is not None and "handshake" in failure.type:
-        _reason("incompatible")(seen)
-
-
-def _mismatch(seen: Seen) -> str:
-    """Judge a wrong peer: one that answers with our own engine id shows that the side channel address is wrong."""
-    return "unreachable" if seen.data["received"] in seen.engine.engine_ids else "restarted"
-
-
-def _engine_replaced(seen: Seen) -> None:
-    if len(seen.engine.replaced) < MAX_ERRORS:
-        seen.engine.replaced.setdefault(seen.data.get("old") or seen.data["peer"], seen.evidence)
-
-
 def _config(seen: Seen) -> None:
     config = parameters.read_config(seen.data["args"])
     engine = seen.book.configure(seen.source, seen.fact, config, seen.evidence)
@@ -236,6 +185,13 @@ def _fatal(seen: Seen) -> None:
         seen.note()
 
 
+def _stalled(seen: Seen) -> None:
+    """Note that an engine stood still, unless it has yet to come up: then it compiles."""
+    engine = seen.engine
+    if engine.config is None or engine.serving or engine.loads:
+        seen.note()
+
+
 def _router_log(seen: Seen) -> None:
     seen.engine.votes["router"] += 1
 
@@ -273,12 +229,7 @@ def _received(seen: Seen) -> None:
     if params.role == "prefill":
         turn.mark(f"params_{params.state}", Mark(seen.evidence, seen.engine, seen.fact.stamp))
         if params.handle:
-            _wants(seen, params.handle, turn)
-
-
-def _wants(seen: Seen, handle: str, turn: Turn) -> None:
-    turn.handle = turn.handle or handle
-    seen.book.wants(handle, turn.id)
+            seen.wants(params.handle, turn)
 
 
 def _vote(seen: Seen, role: LogRole | None) -> None:
@@ -379,7 +330,7 @@ def _handle_sent(seen: Seen) -> None:
     turn.first_seen = seen.fact.stamp
     seen.mark("handle_sent", turn)
     _calls(seen, turn)
-    _wants(seen, seen.data["handle"], turn)
+    seen.wants(seen.data["handle"], turn)
     _router_event("hit", seen, turn.id, seen.data["handle"])
 
 
@@ -433,14 +384,6 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "skipped": _mark("skipped"),
     "load_failed": _load_failed,
     "load_recovered": _note,
-    "nixl_failure": _nixl_failure,
-    "engine_id_mismatch": _reason("restarted"),
-    "incompatible": _reason("incompatible"),
-    "unsupported": _unsupported,
-    "unreachable": _reason("unreachable"),
-    "status_error": _reason("status"),
-    "engine_replaced": _engine_replaced,
-    "state_released": _engine_replaced,
     "config": _config,
     "version": _version,
     "bidirectional_on": _bidirectional_on,
@@ -466,7 +409,7 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "fatal": _fatal,
     "stopping": _stopping,
     "router_line": _router_log,
-    "stalled": _note,
+    "stalled": _stalled,
     "crash": _note,
     "http_error": _http_error,
     "load": _load,
@@ -492,6 +435,7 @@ _HANDLERS: Final[dict[str, Callable[[Seen], None]]] = {
     "sample": _sample,
     "record": records.add_record,
     "no_params": _router_line,
+    **peers.HANDLERS,
     **routing.HANDLERS,
 }
 

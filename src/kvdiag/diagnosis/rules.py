@@ -280,7 +280,8 @@ def _failed_starts(book: Casebook, tallies: Tallies) -> list[Tally]:
 
 def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
     """Errors that no cause explains: an engine that died, a router that reached none, bare 5xx answers."""
-    dead = _notes(book.engines, "fatal", "crash", "stalled")
+    died = _notes(book.engines, "fatal", "crash")
+    dead = died or _frozen(book, tallies)
     routers = [engine for engine in book.engines if engine.counts["router_error"] or engine.counts["connect_error"]]
     others = sum(tally.failed for (cause, _), tally in tallies.items() if cause != "upstream_error")
     retries = sum(turn.record.retries for turn in book.turns.values() if turn.record is not None)
@@ -292,8 +293,14 @@ def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
         return [_tally("upstream_error", None, "likely", 0, lines)]  # what the engines say of the same errors
     if excess <= 0 and (explained or not dead):
         return []
-    confidence: Confidence = "certain" if dead or routers else "likely"
-    return [_tally("upstream_error", None, confidence, max(excess, 0), [*lines[:4], *dead, *lines[4:]])]
+    confidence: Confidence = "certain" if died or routers else "likely"
+    evidence = [*lines[:4], *dead, *_notes(book.engines, "stalled"), *lines[4:]]
+    return [_tally("upstream_error", None, confidence, max(excess, 0), evidence)]
+
+
+def _frozen(book: Casebook, tallies: Tallies) -> list[Evidence]:
+    """Return the lines of a decode that stood still while leases lapsed. By itself that harms nobody: engines compile."""
+    return _notes(book.with_role("decode"), "stalled") if ("expired_handoff", None) in tallies else []
 
 
 def _tellers(engine: EngineLog) -> int:
