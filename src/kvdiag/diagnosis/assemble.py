@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.causes import CAUSES, OUTCOMES
 from kvdiag.diagnosis.averages import averages
 from kvdiag.diagnosis.digest import SHOWN
+from kvdiag.diagnosis.expiry import unplaced
 from kvdiag.diagnosis.findings import Tally, ranked
 from kvdiag.diagnosis.inputs import settings, summarise, window
 from kvdiag.diagnosis.judge import judge, outcome
@@ -142,6 +143,8 @@ def _verdict(book: Casebook, findings: list[Tally], summary: Summary, missing: l
         return Verdict(cause="inconclusive", confidence="possible", summary=_why_inconclusive(book))
     if book.unread:
         return Verdict(cause="inconclusive", confidence="possible", summary=_what_is_missing(book.unread))
+    if logs := unplaced(book):
+        return Verdict(cause="inconclusive", confidence="possible", summary=_whose_are(logs))
     below = summary.tallies.get(("below_threshold", None))
     others = summary.sent + sum(tally.turns for (cause, _), tally in summary.tallies.items() if cause in _REUSED)
     if below is not None and below.turns >= others:
@@ -180,6 +183,12 @@ def _what_is_missing(unread: list[FileNotes]) -> str:
     named = ", ".join(f"{notes.path} ({notes.problem})" for notes in unread[:_NAMED])
     more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
     return f"no fault seen, but not every input could be read to its end: {named}{more}"
+
+
+def _whose_are(logs: list[str]) -> str:
+    """Return why expiries are not judged where nothing tells who wrote them."""
+    named = ", ".join(logs[:_NAMED]) + (f" and {len(logs) - _NAMED} more" if len(logs) > _NAMED else "")
+    return f"blocks expired in {named}: normal on decode, a fault on prefill, and nothing tells which it is; say so with --role"
 
 
 def _why_inconclusive(book: Casebook) -> str:

@@ -10,11 +10,10 @@ from kvdiag.diagnosis.snapshots import Scrapes, pair_up
 from kvdiag.diagnosis.split import TELLING_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from kvdiag.causes import Confidence
     from kvdiag.diagnosis.casebook import Casebook
-    from kvdiag.diagnosis.report import Evidence
 
 # Without an earlier snapshot a few events since the start are history, not an incident.
 _SHARE_SINCE_START: Final = 0.01
@@ -45,39 +44,33 @@ def has_snapshots(book: Casebook) -> bool:
     return any(engine.snapshots for engine in book.engines)
 
 
-def _tally(cause: str, detail: str | None, confidence: Confidence, turns: float, evidence: Iterable[Evidence]) -> Tally:
-    tally = Tally(cause, detail)
-    tally.add(confidence, evidence, turns=round(turns))
-    return tally
-
-
 def _notable(scrapes: Scrapes, count: float) -> bool:
     return count > 0 and (scrapes.first is not None or count >= _SHARE_SINCE_START * scrapes.rise(_REQUESTS))
 
 
 def _late_reads(scrapes: Scrapes) -> Iterator[Tally]:
     if (count := scrapes.rise(_LATE)) > 0:
-        yield _tally("suspect_kv", "read_after_release", "likely", count, scrapes.lines(_LATE))
+        yield Tally.of("suspect_kv", "read_after_release", "likely", count, scrapes.lines(_LATE))
 
 
 def _failures(scrapes: Scrapes) -> Iterator[Tally]:
     count = scrapes.rise(_FAILED) - scrapes.rise(_NOTIFICATIONS)
     if _notable(scrapes, count):
-        yield _tally("transfer_failed", None, "likely", count, scrapes.lines(_FAILED))
+        yield Tally.of("transfer_failed", None, "likely", count, scrapes.lines(_FAILED))
 
 
 def _expiries(scrapes: Scrapes) -> Iterator[Tally]:
     """On decode the counter rises with every conversation that ends."""
     count = scrapes.rise(_EXPIRED)
-    if scrapes.role != "decode" and _notable(scrapes, count):
+    if scrapes.role == "prefill" and _notable(scrapes, count):
         cause = "expired_remote_read" if scrapes.rise(_READS) else "expired_handoff"
-        yield _tally(cause, None, "possible", count, scrapes.lines(_EXPIRED))
+        yield Tally.of(cause, None, "possible", count, scrapes.lines(_EXPIRED))
 
 
 def _pressure(scrapes: Scrapes) -> Iterator[Tally]:
     preempted = scrapes.rise(_PREEMPTED)
     if _notable(scrapes, preempted):
-        yield _tally("kv_pressure", "preempted", "likely", preempted, scrapes.lines(_PREEMPTED))
+        yield Tally.of("kv_pressure", "preempted", "likely", preempted, scrapes.lines(_PREEMPTED))
         return
     waiting, running = _waiting(scrapes), scrapes.level("vllm:num_requests_running") or 0.0
     if waiting < (_MIN_WAITING if _starved(scrapes) else max(_MIN_WAITING, running / 4)):
@@ -85,9 +78,9 @@ def _pressure(scrapes: Scrapes) -> Iterator[Tally]:
     lines = Scrapes(scrapes.last).lines("vllm:num_requests_waiting")
     confidence: Confidence = "likely" if scrapes.first is not None else "possible"
     if _is_full(scrapes):
-        yield _tally("kv_pressure", "capacity", confidence, waiting, lines)
+        yield Tally.of("kv_pressure", "capacity", confidence, waiting, lines)
     elif scrapes.role in {"prefill", "decode"}:
-        yield _tally("queueing", scrapes.role, confidence, waiting, lines)
+        yield Tally.of("queueing", scrapes.role, confidence, waiting, lines)
 
 
 def _waiting(scrapes: Scrapes) -> float:
@@ -115,7 +108,7 @@ def _slow_reads(scrapes: Scrapes) -> Iterator[Tally]:
     telling = count > 0 and moved / count >= TELLING_BYTES
     if direction and telling and seconds / count >= _SLOW_S and moved / seconds < _SLOW_BYTES_S:
         lines = scrapes.lines("vllm:nixl_xfer_time_seconds_sum") + scrapes.lines("vllm:nixl_bytes_transferred_sum")
-        tally = _tally("slow_transfer", direction, "likely", count, lines)
+        tally = Tally.of("slow_transfer", direction, "likely", count, lines)
         tally.lose(None, seconds)
         yield tally
 
@@ -125,7 +118,7 @@ def _causes(scrapes: Scrapes) -> Iterator[Tally]:
     for labels, rise, lines in scrapes.series("kvdiag_turns_total"):
         cause, detail = labels.get("cause", ""), labels.get("detail") or None
         if cause in CAUSES and cause not in OUTCOMES:
-            yield _tally(cause, detail if detail in CAUSES[cause].details else None, "likely", rise, lines)
+            yield Tally.of(cause, detail if detail in CAUSES[cause].details else None, "likely", rise, lines)
 
 
 _RULES: Final[tuple[Callable[[Scrapes], Iterator[Tally]], ...]] = (

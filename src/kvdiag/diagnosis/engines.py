@@ -12,6 +12,8 @@ from kvdiag.diagnosis.series import LoadSample, Series, TransferSample
 from kvdiag.diagnosis.snapshots import Scrapes, Snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvdiag.diagnosis.options import LogRole
     from kvdiag.diagnosis.parameters import EngineConfig
     from kvdiag.diagnosis.report import Evidence
@@ -70,6 +72,8 @@ class EngineLog:
     """By process id: what a traceback belongs to."""
     calls: dict[str, bool] = field(default_factory=dict)
     """Turns whose calls to engines a router's log has not told the end of; true once prefill has answered."""
+    errors: int = 0
+    """Requests that it answered with 5xx since its last counters."""
     settled: LogRole | None = None
     """The role by what was read up to the last block: costs nothing to ask for."""
     starts: int = 0
@@ -125,3 +129,8 @@ class EngineLog:
     def _named(self) -> LogRole | None:
         found = {role for pattern, role in _NAMES if pattern.search(self.name)}
         return found.pop() if len(found) == 1 else None
+
+
+def notes_of(engines: Iterable[EngineLog], *kinds: str) -> list[Evidence]:
+    """Return the lines of these kinds that name no request."""
+    return [evidence for engine in engines for kind in kinds for evidence in engine.notes.get(kind, ())]

@@ -9,7 +9,7 @@ from kvdiag.causes import CAUSES, Confidence
 from kvdiag.diagnosis.report import Evidence, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 MAX_EVIDENCE: Final = 12
 _PER_FILE: Final = 5
@@ -36,6 +36,15 @@ class Tally:
     summary: str | None = None
     """What to say instead of the cause's meaning, where a rule knows better."""
     next_step: str | None = None
+
+    @classmethod
+    def of(
+        cls, cause: str, detail: str | None, confidence: Confidence, turns: float, evidence: Iterable[Evidence]
+    ) -> Tally:
+        """Return what one rule found in whole logs."""
+        tally = cls(cause, detail)
+        tally.add(confidence, evidence, turns=round(turns))
+        return tally
 
     def add(self, confidence: Confidence, evidence: Iterable[Evidence], *, turns: int = 1) -> None:
         """Count further turns; the best confidence of any of them is the tally's."""
@@ -91,3 +100,8 @@ def ranked(tallies: Iterable[Tally]) -> list[Tally]:
         tallies,
         key=lambda tally: (tally.confidence == "possible", tally.cause != "suspect_kv", -tally.cost, tally.cause),
     )
+
+
+def turns_of(tallies: Mapping[tuple[str, str | None], Tally], *causes: str) -> int:
+    """Return the turns that any of these causes was found in."""
+    return sum(tally.turns for (cause, _), tally in tallies.items() if cause in causes)

@@ -234,18 +234,11 @@ def _given_up(turn: Turn) -> Fault | None:
 
 
 def _lapsed(turn: Turn) -> Fault | None:
-    """Judge a release by its owner: on prefill a lapsed lease, on decode the normal end of a conversation."""
+    """Judge a release by its owner: on prefill a lapsed lease, on decode the normal end of a conversation; nobody's tells nothing."""
     for mark in turn.marks.get("released", ()):
         if mark.engine.role == "prefill" or mark.data["old"]:
             return Fault("expired_handoff", None, "certain", turn.evidence("released", *EFFECTS))
-        if mark.engine.role is None and not mark.engine.bidirectional and not _stored(turn):
-            return Fault("expired_handoff", None, "possible", turn.evidence("released"))
     return None
-
-
-def _stored(turn: Turn) -> bool:
-    """Tell whether the router got a handle for this turn: then its blocks are held on decode."""
-    return turn.blocks is not None
 
 
 def _not_read(turn: Turn, book: Casebook) -> Fault | None:

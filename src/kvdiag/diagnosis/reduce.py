@@ -110,11 +110,13 @@ def _handle(handler: Callable[[Seen], None], seen: Seen) -> None:
 
 
 def _declined(seen: Seen) -> None:
+    seen.engine.counts["declined"] += 1
     seen.engine.votes["prefill"] += 1
     seen.mark("declined")
 
 
 def _released(seen: Seen) -> None:
+    seen.engine.counts["released"] += 1
     if seen.engine.settled == "decode":
         seen.book.ends(external_id(seen.data["id"]), seen.evidence)
         return
@@ -257,7 +259,9 @@ def _note(seen: Seen) -> None:
 def _http_error(seen: Seen) -> None:
     if seen.data["method"] != "POST" or not _SERVING.search(seen.data["route"]):
         return
-    seen.note("refused" if seen.data["status"].startswith("4") else "http_5xx")
+    refused = seen.data["status"].startswith("4")
+    seen.note("refused" if refused else "http_5xx")
+    seen.engine.errors += not refused
 
 
 def _load(seen: Seen) -> None:
@@ -277,6 +281,9 @@ def _transfers(seen: Seen) -> None:
     counts["transfers_failed"] += sample.failed
     counts["kv_expired"] += sample.expired
     counts["late_notifications"] += sample.late_notifications
+    if not sample.failed:
+        counts["errors_at_expiry"] += min(sample.expired, seen.engine.errors)
+    seen.engine.errors = 0
     for kind in ("failed", "expired", "late_notifications"):
         if getattr(sample, kind):
             seen.engine.note(f"counted_{kind}", seen.evidence)

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.counted import counted, has_snapshots
-from kvdiag.diagnosis.findings import Tally
-from kvdiag.diagnosis.judge import config_lines, failure_cause, is_off, was_given_up
+from kvdiag.diagnosis.engines import notes_of
+from kvdiag.diagnosis.expiry import counted_expiries, counted_late_notifications
+from kvdiag.diagnosis.findings import Tally, turns_of
+from kvdiag.diagnosis.judge import config_lines, failure_cause, is_off
 from kvdiag.diagnosis.latency import long_turns
 from kvdiag.diagnosis.loads import congestion
 from kvdiag.diagnosis.transfers import slow_transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from kvdiag.causes import Confidence
     from kvdiag.diagnosis.casebook import Casebook
@@ -49,55 +51,12 @@ def _nothing(_book: Casebook, _tallies: Tallies) -> list[Tally]:
     return []
 
 
-def _tally(cause: str, detail: str | None, confidence: Confidence, turns: int, evidence: Iterable[Evidence]) -> Tally:
-    tally = Tally(cause, detail)
-    tally.add(confidence, evidence, turns=turns)
-    return tally
-
-
-def _turns(tallies: Tallies, *causes: str) -> int:
-    return sum(tally.turns for (cause, _), tally in tallies.items() if cause in causes)
-
-
-def _notes(engines: Iterable[EngineLog], *kinds: str) -> list[Evidence]:
-    return [evidence for engine in engines for kind in kinds for evidence in engine.notes.get(kind, ())]
-
-
-# -- expiry -----------------------------------------------------------------------------------------------------
-
-
-def _counted_expiries(book: Casebook, tallies: Tallies) -> list[Tally]:
-    """Expiry counters without the lines that would name requests: which of the two causes cannot be told.
-
-    On decode the counter rises whenever a conversation simply ends.
-    """
-    if _turns(tallies, "expired_remote_read", "expired_handoff", "suspect_kv"):
-        return []
-    engines = [e for e in book.engines if e.role != "decode" and e.counts["kv_expired"] and not e.counts["released"]]
-    count = sum(engine.counts["kv_expired"] for engine in engines)
-    reads = any(engine.counts["transfers_succeeded"] or engine.bidirectional for engine in engines)
-    cause = "expired_remote_read" if reads else "expired_handoff"
-    return [_tally(cause, None, "possible", count, _notes(engines, "counted_expired"))] if count else []
-
-
-def _counted_late_notifications(book: Casebook, tallies: Tallies) -> list[Tally]:
-    engines = [engine for engine in book.engines if engine.counts["late_notifications"]]
-    if not engines or _turns(tallies, "suspect_kv"):
-        return []
-    excused = sum(was_given_up(turn, book) for turn in book.turns.values())
-    count = sum(engine.counts["late_notifications"] for engine in engines) - excused
-    if count <= 0:
-        return []
-    evidence = _notes(engines, "counted_late_notifications")
-    return [_tally("suspect_kv", "read_after_release", "likely", count, evidence)]
-
-
 # -- peers and transfers ----------------------------------------------------------------------------------------
 
 
 def _unassigned_failures(book: Casebook, tallies: Tallies) -> list[Tally]:
     """Count set-up failures that no request was blamed for, and peers that were replaced."""
-    if _turns(tallies, "peer_unreachable"):
+    if turns_of(tallies, "peer_unreachable"):
         return []
     found: Tallies = {}
     for engine in book.engines:
@@ -107,26 +66,28 @@ def _unassigned_failures(book: Casebook, tallies: Tallies) -> list[Tally]:
                 found.setdefault((cause, detail), Tally(cause, detail)).add("likely", [failure.evidence])
     replaced = [evidence for engine in book.engines for evidence in engine.replaced.values()]
     if not found and replaced:
-        return [_tally("peer_unreachable", "restarted", "possible", 0, replaced)]
+        return [Tally.of("peer_unreachable", "restarted", "possible", 0, replaced)]
     return list(found.values())
 
 
 def _counted_failures(book: Casebook, tallies: Tallies) -> list[Tally]:
-    if _turns(tallies, "transfer_failed", "peer_unreachable"):
+    if turns_of(tallies, "transfer_failed", "peer_unreachable"):
         return []
     engines = [engine for engine in book.engines if engine.counts["transfers_failed"] and not engine.failures]
     count = sum(engine.counts["transfers_failed"] for engine in engines)
     if count:
-        return [_tally("transfer_failed", None, "likely", count, _notes(engines, "counted_failed"))]
+        return [Tally.of("transfer_failed", None, "likely", count, notes_of(engines, "counted_failed"))]
     vllm = [e for e in book.engines if e.role in {"prefill", "decode"} and e.notes.get("native_failure")]
-    evidence = _notes(vllm, "native_failure")
-    return [_tally("transfer_failed", None, "possible", 0, evidence)] if evidence else []
+    evidence = notes_of(vllm, "native_failure")
+    return [Tally.of("transfer_failed", None, "possible", 0, evidence)] if evidence else []
 
 
 def _slow_handshakes(book: Casebook, _tallies: Tallies) -> list[Tally]:
     engines = [engine for engine in book.engines if engine.notes.get("handshake_time")]
     count = sum(engine.counts["handshake_time"] for engine in engines)
-    return [_tally("slow_transfer", "handshake", "likely", count, _notes(engines, "handshake_time"))] if count else []
+    return (
+        [Tally.of("slow_transfer", "handshake", "likely", count, notes_of(engines, "handshake_time"))] if count else []
+    )
 
 
 def _slow_transfers(book: Casebook, tallies: Tallies) -> list[Tally]:
@@ -136,7 +97,9 @@ def _slow_transfers(book: Casebook, tallies: Tallies) -> list[Tally]:
         if slow is None or ("slow_transfer", slow.direction) in tallies:
             continue
         lines = [sample.evidence for sample in slow.samples] + engine.notes.get("slow_transport", [])[:1]
-        tally = _tally("slow_transfer", slow.direction, "likely" if slow.lasting else "possible", slow.transfers, lines)
+        tally = Tally.of(
+            "slow_transfer", slow.direction, "likely" if slow.lasting else "possible", slow.transfers, lines
+        )
         tally.lose(None, slow.seconds)
         found.append(tally)
     return found
@@ -159,17 +122,17 @@ def _no_connector(book: Casebook, _tallies: Tallies) -> list[Tally]:
         for s in series.samples
         if s.prompt_rate > 0
     ]
-    evidence = [*_notes(engines, "no_connector"), *computing[:2]]
-    return [_tally("feature_off", "no_connector", "certain", max(by_role.values()), evidence)]
+    evidence = [*notes_of(engines, "no_connector"), *computing[:2]]
+    return [Tally.of("feature_off", "no_connector", "certain", max(by_role.values()), evidence)]
 
 
 def _no_params(book: Casebook, tallies: Tallies) -> list[Tally]:
     """Find a prefill whose answers carry no params for decode, by its router's word."""
     routers = [engine for engine in book.engines if engine.notes.get("no_params")]
-    if not routers or _turns(tallies, "feature_off"):
+    if not routers or turns_of(tallies, "feature_off"):
         return []
     count = sum(engine.counts["no_params"] for engine in routers)
-    return [_tally("feature_off", "no_connector", "likely", count, _notes(routers, "no_params"))]
+    return [Tally.of("feature_off", "no_connector", "likely", count, notes_of(routers, "no_params"))]
 
 
 def _one_side_off(book: Casebook, tallies: Tallies) -> list[Tally]:
@@ -179,15 +142,15 @@ def _one_side_off(book: Casebook, tallies: Tallies) -> list[Tally]:
     if not off or not on or ("feature_off", off[0]) in tallies:
         return []
     engines = [engine for engine in book.engines if engine.role == off[0]]
-    evidence = [*config_lines(off[0], book), *_notes(engines, "nixl_missing")]
-    return [_tally("feature_off", off[0], "likely", 0, evidence)]
+    evidence = [*config_lines(off[0], book), *notes_of(engines, "nixl_missing")]
+    return [Tally.of("feature_off", off[0], "likely", 0, evidence)]
 
 
 def _invalid_params(book: Casebook, _tallies: Tallies) -> list[Tally]:
     engines = [e for e in book.engines if e.notes.get("invalid_params") or e.notes.get("params_incomplete")]
     count = sum(max(engine.counts["invalid_params"], engine.counts["params_incomplete"]) for engine in engines)
-    evidence = _notes(engines, "invalid_params", "params_incomplete")
-    return [_tally("missing_metadata", "incomplete", "certain", count, evidence)] if count else []
+    evidence = notes_of(engines, "invalid_params", "params_incomplete")
+    return [Tally.of("missing_metadata", "incomplete", "certain", count, evidence)] if count else []
 
 
 def _never_handed_over(book: Casebook, _tallies: Tallies) -> list[Tally]:
@@ -202,7 +165,7 @@ def _never_handed_over(book: Casebook, _tallies: Tallies) -> list[Tally]:
         if len(computing) >= _STANDING and len(computing) * 2 > len(samples):
             turns = max((notes.accepted for notes in book.files.values() if engine.name in notes.logs), default=0)
             lines = [sample.evidence for sample in computing]
-            found.append(_tally("missing_metadata", None, "likely", turns, lines))
+            found.append(Tally.of("missing_metadata", None, "likely", turns, lines))
     return found
 
 
@@ -226,7 +189,7 @@ def _never_read(book: Casebook, tallies: Tallies) -> list[Tally]:
     ):
         return []
     lines = [sample.evidence for sample in samples] + [line for turn in sent for line in turn.evidence("handle_sent")]
-    return [_tally("missing_metadata", "incomplete", "likely", len(sent), lines)]
+    return [Tally.of("missing_metadata", "incomplete", "likely", len(sent), lines)]
 
 
 # -- load -------------------------------------------------------------------------------------------------------
@@ -236,12 +199,12 @@ def _congested(book: Casebook, tallies: Tallies) -> list[Tally]:
     found = []
     for engine in book.engines:
         if lines := engine.notes.get("preempted"):
-            found.append(_tally("kv_pressure", "preempted", "certain", engine.counts["preempted"], lines))
+            found.append(Tally.of("kv_pressure", "preempted", "certain", engine.counts["preempted"], lines))
             continue
         for item in congestion(engine):
             evidence = [sample.evidence for sample in item.samples]
             waiting = 0 if (item.cause, item.detail) in tallies else item.waiting
-            found.append(_tally(item.cause, item.detail, "likely", waiting, evidence))
+            found.append(Tally.of(item.cause, item.detail, "likely", waiting, evidence))
     return found
 
 
@@ -254,7 +217,7 @@ def _long_prompts(book: Casebook, tallies: Tallies) -> list[Tally]:
     busiest.sort(key=lambda sample: -sample.prompt_rate)
     lines = [line for turn in slow for line in turn.evidence("handle_sent", "prefill_done")]
     evidence = [*lines, *(sample.evidence for sample in busiest[: len(slow)])]
-    tally = _tally("compute_bound", None, "likely", len(slow), evidence)
+    tally = Tally.of("compute_bound", None, "likely", len(slow), evidence)
     tally.slow_turns = len(slow)
     return [tally]
 
@@ -268,8 +231,8 @@ def _failed_starts(book: Casebook, tallies: Tallies) -> list[Tally]:
     if not engines or ("upstream_error", None) in tallies:
         return []
     raised = [engine.raised for engine in engines if engine.raised is not None]
-    lines = [*(line for _, line in raised), *_notes(engines, "start_failed")]
-    tally = _tally("upstream_error", None, "certain", 0, lines)
+    lines = [*(line for _, line in raised), *notes_of(engines, "start_failed")]
+    tally = Tally.of("upstream_error", None, "certain", 0, lines)
     several = "s" if len(engines) > 1 else ""
     tally.summary = f"{len(engines)} engine{several} failed to start" + "".join(f": {text}" for text, _ in raised[:1])
     tally.next_step = (
@@ -280,7 +243,7 @@ def _failed_starts(book: Casebook, tallies: Tallies) -> list[Tally]:
 
 def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
     """Errors that no cause explains: an engine that died, a router that reached none, bare 5xx answers."""
-    died = _notes(book.engines, "fatal", "crash")
+    died = notes_of(book.engines, "fatal", "crash")
     dead = died or _frozen(book, tallies)
     routers = [engine for engine in book.engines if engine.counts["router_error"] or engine.counts["connect_error"]]
     others = sum(tally.failed for (cause, _), tally in tallies.items() if cause != "upstream_error")
@@ -288,19 +251,19 @@ def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
     known = tallies.get(("upstream_error", None))
     explained = others + (known.turns if known else 0)
     excess = max((_errors(engine) - (explained + retries) * _tellers(engine) for engine in book.engines), default=0)
-    lines = _notes(book.engines, "router_error", "http_5xx", "upstream_5xx") + _notes(routers, "connect_error")
+    lines = notes_of(book.engines, "router_error", "http_5xx", "upstream_5xx") + notes_of(routers, "connect_error")
     if excess <= 0 and known and not others:
-        return [_tally("upstream_error", None, "likely", 0, lines)]  # what the engines say of the same errors
+        return [Tally.of("upstream_error", None, "likely", 0, lines)]  # what the engines say of the same errors
     if excess <= 0 and (explained or not dead):
         return []
     confidence: Confidence = "certain" if died or routers else "likely"
-    evidence = [*lines[:4], *dead, *_notes(book.engines, "stalled"), *lines[4:]]
-    return [_tally("upstream_error", None, confidence, max(excess, 0), evidence)]
+    evidence = [*lines[:4], *dead, *notes_of(book.engines, "stalled"), *lines[4:]]
+    return [Tally.of("upstream_error", None, confidence, max(excess, 0), evidence)]
 
 
 def _frozen(book: Casebook, tallies: Tallies) -> list[Evidence]:
     """Return the lines of a decode that stood still while leases lapsed. By itself that harms nobody: engines compile."""
-    return _notes(book.with_role("decode"), "stalled") if ("expired_handoff", None) in tallies else []
+    return notes_of(book.with_role("decode"), "stalled") if ("expired_handoff", None) in tallies else []
 
 
 def _tellers(engine: EngineLog) -> int:
@@ -365,14 +328,14 @@ RULES: Final = (
         ("expired_remote_read", "expired_handoff"),
         "prefill's log",
         _has("prefill"),
-        _counted_expiries,
+        counted_expiries,
     ),
     Rule(
         "read_after_release",
         ("suspect_kv",),
         "the log of the engine that owned the blocks",
         _has_engine,
-        _counted_late_notifications,
+        counted_late_notifications,
     ),
     Rule(
         "peer_unreachable",
