@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from kvdiag.diagnosis import Options, classify
 from kvdiag.diagnosis.conversations import EventKind, Outcome, RouterEvent, look_ups
 from kvdiag.diagnosis.report import Evidence
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _ERA = ("proxy.log", 1)
 
@@ -83,3 +89,37 @@ def test_turns_are_numbered_and_cite_their_lines() -> None:
 
     assert (first.number, second.number) == (1, 2)
     assert second == Outcome("b", 2, "hit", [Evidence(path="proxy.log", line=3, text="hit")], handle="h", gap_s=1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x: cache MISS",
+        "[b] conv=x: cache MISS#1",
+        "[b] conv=x: cache HIT (age=1.0s)",
+        "x: sending D's cached blocks to P (remote_request_id=chatcmpl-c-0000000c) ",
+        "x: cached D blocks (remote_request_id=chatcmpl-c-0000000c, blocks=7), ",
+        "x: stale cache entry (age=463.0s > ttl=450.0s), discarding ",
+        "[c] No conversation_id provided",
+        "user 42: thread [7] (old)",
+        "a" * 257,
+        "ä" * 3000,
+    ],
+)
+def test_a_conversation_may_have_any_name(name: str, tmp_path: Path) -> None:
+    lines = [
+        f"[a] conv={name}: cache MISS",
+        "[a] Prefill done in 9ms",
+        f"conv={name}: cached D blocks (remote_request_id=chatcmpl-a-0000000a, blocks=3)",
+        f"conv={name}: cache HIT (age=9.0s)",
+        f"[b] conv={name}: sending D's cached blocks to P (remote_request_id=chatcmpl-a-0000000a)",
+        "[b] Prefill done in 9ms",
+        f"conv={name}: cached D blocks (remote_request_id=chatcmpl-b-0000000b, blocks=4)",
+    ]
+    log = tmp_path / "router.log"
+    log.write_text("".join(f"2026-10-14 09:00:00 [INFO] disagg_proxy: {line}\n" for line in lines))
+
+    report = classify([str(log)], Options(turns=True))
+
+    assert (report.turns.total, report.turns.first, report.findings) == (2, 1, [])
+    assert len({turn.conversation for turn in report.per_turn or ()}) == 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvdiag.diagnosis.casebook import Casebook
-from kvdiag.diagnosis.ids import MAX_ID_CHARS, external_id
+from kvdiag.diagnosis.ids import MAX_CONVERSATION_CHARS, MAX_ID_CHARS, conversation_id, external_id
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,20 @@ def test_an_id_printed_before_the_suffix_is_added_keeps_its_end() -> None:
 @given(st.text())
 def test_ids_of_strangers_are_bounded(text: str) -> None:
     assert len(external_id(text)) <= MAX_ID_CHARS
+
+
+@given(st.text())
+def test_conversations_of_strangers_are_bounded(text: str) -> None:
+    assert len(conversation_id(text)) <= MAX_CONVERSATION_CHARS
+
+
+@pytest.mark.parametrize(("name", "told"), [("wf-7", "wf-7"), ("", ""), ("a" * 256, "a" * 256)])
+def test_a_conversation_keeps_its_name(name: str, told: str) -> None:
+    assert conversation_id(name) == told
+
+
+def test_long_names_of_conversations_stay_apart() -> None:
+    assert len({conversation_id("a" * 300 + end) for end in "bcd"}) == 3
 
 
 P, D = ("prefill.log", 7), ("decode.log", 8)

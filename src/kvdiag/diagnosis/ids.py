@@ -8,6 +8,7 @@ unless VLLM_DISABLE_REQUEST_ID_RANDOMIZATION is set: then ids that callers end l
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import Final
 
 _PREFIX: Final = re.compile(r"(?:\d+_)?(?:chatcmpl|cmpl|generate-tokens|generate|resp)-")
@@ -17,6 +18,7 @@ _INDEX: Final = re.compile(r"-\d{1,3}$")
 _HEX: Final = frozenset("0123456789abcdef")
 
 MAX_ID_CHARS: Final = 200
+MAX_CONVERSATION_CHARS: Final = 256
 
 
 def external_id(engine_id: str, *, suffixed: bool = True) -> str:
@@ -33,6 +35,13 @@ def external_id(engine_id: str, *, suffixed: bool = True) -> str:
         text = _INDEX.sub("", text)
     prefix = _PREFIX.match(text)
     return text[prefix.end() :] if prefix else text
+
+
+def conversation_id(name: str) -> str:
+    """Return what a router calls a conversation, as any client chose it: what is too long by its beginning and a digest."""
+    if len(name) <= MAX_CONVERSATION_CHARS:
+        return name
+    return f"{name[:MAX_ID_CHARS]}~{sha256(name.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 def spellings(engine_id: str) -> tuple[str, str]:

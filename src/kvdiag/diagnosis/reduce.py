@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kvdiag.diagnosis import clock, parameters, peers, records, routing
 from kvdiag.diagnosis.conversations import EventKind, RouterEvent
 from kvdiag.diagnosis.engines import MAX_ERRORS, EngineLog
-from kvdiag.diagnosis.ids import external_id
+from kvdiag.diagnosis.ids import conversation_id, external_id
 from kvdiag.diagnosis.judge import SLOW_HANDSHAKE_S
 from kvdiag.diagnosis.replay import Replay
 from kvdiag.diagnosis.report import Evidence
@@ -317,7 +317,7 @@ def _router_event(kind: EventKind, seen: Seen, turn: str | None, handle: str | N
         ttl_s=float(ttl) if ttl else None,
         age_s=float(age) if age else None,
     )
-    seen.book.router_event(seen.data.get("conversation") or "", event)
+    seen.book.router_event(conversation_id(seen.data.get("conversation") or ""), event)
 
 
 def _lookup_miss(seen: Seen) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from kvdiag.diagnosis.patterns.base import BARE, ID, ROUTER, pattern
 
+# The client chooses a conversation's id: any text, log lines included. What the router says of it ends the line.
 LINES: Final = (
     pattern(
         "router_ready",
@@ -18,7 +19,7 @@ LINES: Final = (
     pattern(
         "lookup_hit",
         ": cache HIT",
-        r"conv=(?P<conversation>.{0,256}): cache HIT \(age=(?P<age>[\d.]+)s\)",
+        r"conv=(?P<conversation>.*): cache HIT \(age=(?P<age>[\d.]+)s\)\s*$",
         "conv=wf-7c1: cache HIT (age=6.0s)",
         "disagg_proxy_multiturn.py",
         ROUTER,
@@ -26,7 +27,7 @@ LINES: Final = (
     pattern(
         "lookup_miss",
         ": cache MISS",
-        rf"\[{ID}\] conv=(?P<conversation>.{{0,256}}): cache MISS",
+        rf"\[{ID}\] conv=(?P<conversation>.*): cache MISS\s*$",
         "[e6b64ea9-987d-4e91-b1ae-e1861e10de84] conv=wf-7c1: cache MISS",
         "disagg_proxy_multiturn.py",
         ROUTER,
@@ -34,7 +35,7 @@ LINES: Final = (
     pattern(
         "lookup_stale",
         ": stale cache entry",
-        r"conv=(?P<conversation>.{0,256}): stale cache entry \(age=(?P<age>[\d.]+)s > ttl=(?P<ttl>[\d.]+)s\)",
+        r"conv=(?P<conversation>.*): stale cache entry \(age=(?P<age>[\d.]+)s > ttl=(?P<ttl>[\d.]+)s\)(?:, discarding)?\s*$",
         "conv=desk-1: stale cache entry (age=463.0s > ttl=450.0s), discarding",
         "disagg_proxy_multiturn.py",
         ROUTER,
@@ -42,7 +43,7 @@ LINES: Final = (
     pattern(
         "handle_sent",
         "cached blocks to P (remote_request_id",
-        rf"\[{ID}\] conv=(?P<conversation>.{{0,256}}): sending D's cached blocks to P \(remote_request_id=(?P<handle>[^)\s]{{1,300}})\)",
+        rf"\[{ID}\] conv=(?P<conversation>.*): sending D's cached blocks to P \(remote_request_id=(?P<handle>[^)\s]{{1,300}})\)\s*$",
         "[179c7f76] conv=wf-7c1: sending D's cached blocks to P (remote_request_id=chatcmpl-e6b64ea9-1832ea24)",
         "disagg_proxy_multiturn.py",
         ROUTER,
@@ -50,7 +51,7 @@ LINES: Final = (
     pattern(
         "handle_stored",
         ": cached D blocks",
-        r"conv=(?P<conversation>.{0,256}): cached D blocks \(remote_request_id=(?P<handle>[^,)\s]{1,300}), blocks=(?P<blocks>\d+)\)",
+        r"conv=(?P<conversation>.*): cached D blocks \(remote_request_id=(?P<handle>[^,)\s]{1,300}), blocks=(?P<blocks>\d+)\)\s*$",
         "conv=wf-7c1: cached D blocks (remote_request_id=chatcmpl-e6b64ea9-1832ea24, blocks=196)",
         "disagg_proxy_multiturn.py",
         ROUTER,
