@@ -84,6 +84,51 @@ def test_a_miss_after_a_failed_turn_is_its_effect() -> None:
     assert (last.result, last.certain) == ("consumed", False)
 
 
+@pytest.mark.parametrize(
+    ("failed", "results"),
+    [
+        ("a", ["first_turn", "first_turn", "not_returned"]),
+        ("ab", ["first_turn", "first_turn", "first_turn"]),
+        ("b", ["first_turn", "not_returned", "not_returned"]),
+    ],
+)
+def test_a_turn_that_failed_had_no_handle_to_return(failed: str, results: list[str]) -> None:
+    events = [_event("miss", 1, "a"), _event("miss", 2, "b"), _event("miss", 3, "c")]
+
+    assert [outcome.result for outcome in look_ups(events, failed=frozenset(failed))] == results
+
+
+_BROKEN = 'INFO:     192.0.2.9:1 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error'
+_UNDER_WAY = "2026-10-14 09:00:00 [INFO] disagg_proxy: [{turn}] conv={conversation}: cache MISS"
+
+
+@pytest.mark.parametrize(
+    ("between", "causes"),
+    [
+        ([], ["upstream_error", "upstream_error"]),
+        ([_UNDER_WAY.format(turn="o", conversation="o")], ["first_turn", "first_turn"]),
+    ],
+    ids=["alone", "beside another"],
+)
+def test_what_misses_after_a_turn_without_an_answer_is_no_lost_handle(
+    between: list[str], causes: list[str], tmp_path: Path
+) -> None:
+    lines = [
+        _UNDER_WAY.format(turn="w", conversation="w"),
+        "2026-10-14 09:00:00 [INFO] disagg_proxy: [w] Prefill done in 9ms",
+        "2026-10-14 09:00:00 [INFO] disagg_proxy: conv=w: cached D blocks (remote_request_id=chatcmpl-w-0000000a, blocks=3)",
+    ]
+    for turn in ("t1", "t2"):
+        lines += [_UNDER_WAY.format(turn=turn, conversation="c"), *between, _BROKEN]
+    log = tmp_path / "router.log"
+    log.write_text("\n".join(lines) + "\n")
+
+    report = classify([str(log)], Options(turns=True))
+
+    assert [(finding.cause, finding.turns) for finding in report.findings] == [("upstream_error", 2)]
+    assert [turn.cause for turn in report.per_turn or () if turn.conversation == "c"] == causes
+
+
 def test_turns_are_numbered_and_cite_their_lines() -> None:
     first, second = look_ups([_event("miss", 1, "a"), _stored(2, "a"), _event("hit", 3, "b", handle="h")])
 

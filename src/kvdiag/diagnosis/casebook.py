@@ -343,9 +343,10 @@ class Casebook:
 
     def _failed(self, turn_id: str) -> bool:
         turn = self.turns.get(turn_id)
-        return turn is not None and (
-            bool(turn.failures) or turn.seen("declined", "internal_error", "load_failed", "refused")
-        )
+        if turn is None:
+            return False
+        told = bool(turn.failures) or turn.seen("declined", "internal_error", "load_failed", "refused")
+        return told or (turn.is_unanswered and any(engine.counts["prefill_done"] for engine in self.engines))
 
     def settle_all(self) -> None:
         """Settle what is still open; called before the rules read the casebook."""

@@ -58,6 +58,8 @@ class _Held:
     ended: RouterEvent | None = None
     """The end of the turn before, unless that one left no handle."""
     turns: int = 0
+    answered: int = 0
+    """Turns not known to have failed."""
 
     def gap_s(self, event: RouterEvent) -> float | None:
         """Return the seconds from the end of the turn before to this one; that end may be in a log that is not here."""
@@ -82,6 +84,7 @@ def look_ups(events: Sequence[RouterEvent], failed: frozenset[str] = frozenset()
             yield _judge(event, held, events[index + 1 :], failed)._replace(gap_s=held.gap_s(event))
             held.stale = held.ended = None
             held.previous = event
+            held.answered += event.turn not in failed
             if event.kind == "hit":
                 held.stored, held.used = None, event
 
@@ -104,10 +107,11 @@ def _judge(event: RouterEvent, held: _Held, later: Sequence[RouterEvent], failed
 def _never_stored(
     event: RouterEvent, held: _Held, previous: RouterEvent, later: Sequence[RouterEvent], failed: frozenset[str]
 ) -> Outcome:
-    """Judge a miss when nothing was stored since the last use: still running, used up, or not returned."""
+    """Judge a miss when nothing was stored since the last use: no turn has been answered yet, used up, or not returned."""
     certain = previous.turn not in failed
     evidence = [event.evidence, *([held.used.evidence] if held.used else [])]
-    if _still_running(previous, later) and held.used is None:
+    unanswered = not held.answered or _still_running(previous, later)
+    if unanswered and held.used is None:
         return Outcome(event.turn or "", held.turns, "first_turn", evidence)
     result = "not_returned" if held.used is None else "consumed"
     return Outcome(event.turn or "", held.turns, result, evidence, certain)

@@ -259,9 +259,12 @@ def _note(seen: Seen) -> None:
 def _http_error(seen: Seen) -> None:
     if seen.data["method"] != "POST" or not _SERVING.search(seen.data["route"]):
         return
-    refused = seen.data["status"].startswith("4")
-    seen.note("refused" if refused else "http_5xx")
-    seen.engine.errors += not refused
+    if seen.data["status"].startswith("4"):
+        seen.note("refused")
+        return
+    seen.note("http_5xx")
+    seen.engine.errors += 1
+    _blame(seen)
 
 
 def _load(seen: Seen) -> None:
@@ -354,6 +357,7 @@ def _lookup_stale(seen: Seen) -> None:
 
 def _prefill_done(seen: Seen) -> None:
     seen.engine.votes["router"] += 1
+    seen.engine.counts["prefill_done"] += 1
     turn = seen.mark("prefill_done", suffixed=False)
     turn.prefill_s = int(seen.data["ms"][:9]) / 1000
     if turn.id in seen.engine.calls:
@@ -373,6 +377,12 @@ def _upstream_call(seen: Seen) -> None:
         calls.pop(next((turn for turn, prefilled in calls.items() if prefilled), ""), None)
         return
     seen.note("upstream_5xx")
+    _blame(seen)
+
+
+def _blame(seen: Seen) -> None:
+    """Take a router's error for that of the one turn under way; with several it may be anybody's."""
+    calls = seen.engine.calls
     if len(calls) == 1:
         seen.mark("refused", seen.book.turn(next(iter(calls))))
     calls.clear()

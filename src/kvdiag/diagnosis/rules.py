@@ -252,12 +252,12 @@ def _upstream_errors(book: Casebook, tallies: Tallies) -> list[Tally]:
     explained = others + (known.turns if known else 0)
     excess = max((_errors(engine) - (explained + retries) * _tellers(engine) for engine in book.engines), default=0)
     lines = notes_of(book.engines, "router_error", "http_5xx", "upstream_5xx") + notes_of(routers, "connect_error")
+    evidence = [*lines[:4], *dead, *notes_of(book.engines, "stalled"), *lines[4:]]
     if excess <= 0 and known and not others:
-        return [Tally.of("upstream_error", None, "likely", 0, lines)]  # what the engines say of the same errors
+        return [Tally.of("upstream_error", None, "likely", 0, evidence)]  # what the engines say of the same errors
     if excess <= 0 and (explained or not dead):
         return []
     confidence: Confidence = "certain" if died or routers else "likely"
-    evidence = [*lines[:4], *dead, *notes_of(book.engines, "stalled"), *lines[4:]]
     return [Tally.of("upstream_error", None, confidence, max(excess, 0), evidence)]
 
 

@@ -76,6 +76,11 @@ class Turn:
         return self.id.startswith(PROBE)
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether prefill's answer is missing, where the router's log would tell of it."""
+        return self.record is None and self.counted is None and not self.seen("prefill_done")
+
+    @property
     def first_token_s(self) -> float | None:
         """Return the time to first token, or that of prefill where only this is known; seconds."""
         if self.record is not None and self.record.ttft_s is not None:
