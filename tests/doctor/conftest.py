@@ -175,4 +175,5 @@ class Router(Fake):
     def _answer(self, _path: str, body: dict[str, Any], _headers: dict[str, str]) -> tuple[int, str]:
         self.turns += 1
         self.refresh()
-        return 200, json.dumps({"choices": [{"text": "answer", "token_ids": [7], "prompt_token_ids": [1, 2]}]})
+        prompt = body["prompt"] if isinstance(body["prompt"], list) else list(body["prompt"].encode())
+        return 200, json.dumps({"choices": [{"text": "answer", "token_ids": [7], "prompt_token_ids": prompt}]})

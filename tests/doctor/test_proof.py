@@ -156,9 +156,18 @@ def test_through_the_router_its_own_count_is_the_proof(serve: Callable[[Fake], F
     router = serve(Router())
     result = outcomes(router=router)["reuse"]
     assert (result.state, result.seen) == ("ok", "through the router, the second turn was read back from decode")
-    first, second = [(body["conversation_id"], headers["x-conversation-id"]) for _, body, headers in router.asked]
+    _, first, second = [(body["conversation_id"], headers["x-conversation-id"]) for _, body, headers in router.asked]
     assert first == second
     assert len(set(first)) == 1
+
+
+def test_through_the_router_the_second_turn_begins_with_what_the_first_one_sent(serve: Callable[[Fake], Fake]) -> None:
+    router = serve(Router())
+    outcomes(router=router)
+    text, first, second = [body["prompt"] for _, body, _ in router.asked]
+    assert isinstance(text, str)
+    assert sorted(first) == sorted(text.encode())
+    assert second[: len(first)] == first
 
 
 def test_the_routers_cause_names_the_link(serve: Callable[[Fake], Fake]) -> None:

@@ -122,7 +122,7 @@ def _guarded(check: str, link: Callable[[], Result]) -> Result:
 
 def _through_router(speaker: Speaker, router: Service, site: Site) -> Result:
     name = f"kvdiag-probe-{secrets.token_hex(8)}"
-    first = speaker.complete(router, speaker.opening(), conversation=name)
+    first = speaker.complete(router, _opening(speaker, router), conversation=name)
     before, read_before = readback.scraped(router), [readback.scraped(engine) for engine in site.prefills]
     speaker.complete(router, first.followed_by(), limit=1, conversation=name)
     if before is not None and before.has(_TURNS):
@@ -133,6 +133,16 @@ def _through_router(speaker: Speaker, router: Service, site: Site) -> Result:
     if any(readback.rose(engine, seen) for engine, seen in pairs):
         return Result(check="reuse", state="ok", seen="prefill read the second turn's KV back from decode")
     raise BrokenLinkError("prefill read nothing back for the second turn through this router", "missing_metadata")
+
+
+def _opening(speaker: Speaker, router: Service) -> list[int] | str:
+    """Return a fresh first prompt in the form of the second one, tokens where engines tell them.
+
+    In front of stock engines a router compares what a conversation sends with what it sent before.
+    """
+    text = speaker.opening()
+    told = speaker.complete(router, text, limit=1, conversation=f"kvdiag-probe-{secrets.token_hex(8)}").prompt
+    return secrets.SystemRandom().sample(told, len(told)) if isinstance(told, list) else text
 
 
 def _cause_counted(router: Service, before: Samples) -> Result:
