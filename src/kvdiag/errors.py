@@ -31,7 +31,9 @@ class MissingExtraError(KvdiagError):
     """A verb needs packages that this installation does not have."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs packages that are not installed; run: pip install 'kvdiag[{extra}]'")
+        super().__init__(
+            f"{what} needs packages that are not installed; in a clone of kvdiag run: pip install '.[{extra}]'"
+        )
 
 
 class MissingStackError(KvdiagError):

@@ -56,7 +56,7 @@ def test_an_unknown_verb_is_wrong_usage_and_suggests_the_nearest(
     ("error", "code", "message"),
     [
         (InputError("x.log is empty; give another"), 2, "kvdiag: x.log is empty; give another\n"),
-        (MissingExtraError("the router", "router"), 2, "run: pip install 'kvdiag[router]'"),
+        (MissingExtraError("the router", "router"), 2, "in a clone of kvdiag run: pip install '.[router]'"),
         (UnavailableError("no answer"), 4, "kvdiag: no answer\n"),
         (click.UsageError("bad option"), 2, "bad option"),
         (KeyboardInterrupt(), 130, "kvdiag: interrupted\n"),

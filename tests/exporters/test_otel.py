@@ -66,4 +66,4 @@ except MissingExtraError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
-    assert "pip install 'kvdiag[otel]'" in done.stdout
+    assert "pip install '.[otel]'" in done.stdout
