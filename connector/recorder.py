@@ -151,8 +151,9 @@ class EngineRecorder:
         self._gauge("kvdiag_kv_cache_blocks").set(blocks)
 
     def _retained(self, requests: int, blocks: int, size: int) -> None:
-        for name, value in (("requests", requests), ("blocks", blocks), ("bytes", size)):
-            self._gauge(f"kvdiag_retained_{name}").set(value)
+        self._gauge("kvdiag_retained_requests").set(requests)
+        self._gauge("kvdiag_retained_blocks").set(blocks)
+        self._gauge("kvdiag_retained_bytes").set(size)
 
     def _kept(self, kept: int, parted: int) -> None:
         self._counter("kvdiag_response_tokens_total", "yes").inc(kept)

@@ -1,10 +1,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Final
 
 import pytest
 
-from kvdiag.catalogue import METRICS, Metric
+from kvdiag.catalogue import METRICS, Emitter, Metric
+
+ROOT: Final = Path(__file__).parent.parent
+SOURCES: Final[dict[Emitter, str]] = {
+    "connector": "connector/*.py",
+    "router": "router/*.py",
+    "log": "exporters/observed.py",
+}
+"""The modules that emit."""
 
 METRIC = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 
@@ -40,6 +50,14 @@ def test_histograms_have_rising_buckets_and_nothing_else_has_any(metric: Metric)
 @METRIC
 def test_rows_to_pre_create_fit_the_labels(metric: Metric) -> None:
     assert all(len(row) == len(metric.labels) for row in metric.label_rows)
+
+
+@pytest.mark.parametrize("emitter", SOURCES)
+def test_every_metric_is_emitted_by_whom_the_catalogue_says(emitter: Emitter) -> None:
+    """A metric that nobody counts is exposed all the same, as a zero that looks like health."""
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob(SOURCES[emitter]))
+    silent = [name for name, metric in METRICS.items() if emitter in metric.emitter and f'"{name}"' not in code]
+    assert not silent, f"nothing in {SOURCES[emitter]} names {silent}: emit it there, or mend `emitter` in catalogue.py"
 
 
 def test_the_names_of_the_contract_are_all_there() -> None:
