@@ -150,3 +150,11 @@ def test_standard_input_is_read() -> None:
 
     assert json.loads(done.stdout)["verdict"]["cause"] == "expired_remote_read"
     assert done.returncode == ExitCode.FINDINGS
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_an_empty_file_is_listed(tmp_path: Path, jobs: str) -> None:
+    (tmp_path / "prefill.log").touch()
+    report = json.loads(_run(tmp_path / "prefill.log", EXPIRED, "--format", "json", "--jobs", jobs).stdout)
+
+    assert [item["problem"] for item in report["inputs"] if item["path"].startswith(str(tmp_path))] == ["empty"]

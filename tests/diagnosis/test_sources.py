@@ -8,6 +8,7 @@ import gzip
 import io
 import lzma
 import os
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,3 +165,16 @@ def test_ranges_share_the_lines_out(lines: list[bytes], step: int) -> None:
 
     assert b"".join(ranges) == content
     assert all(block.endswith(b"\n") for block in ranges[:-1] if block and not content.endswith(block))
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_a_tar_archive_is_refused(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("prefill.log"))
+    path = tmp_path / "logs.tar"
+    path.write_bytes(pack(archive.getvalue()))
+
+    assert not is_plain(str(path))
+    with pytest.raises(InputError, match="a tar archive, which is not read; unpack it first"):
+        list(read_blocks(str(path)))

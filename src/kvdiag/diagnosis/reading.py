@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -68,11 +69,15 @@ def _of_file(
 ) -> Iterator[tuple[int, Callable[[], Scanned]]]:
     """Yield the blocks of one file as calls that return them scanned, or raise `InputError`."""
     try:
-        if pool is None or not is_plain(path):
-            for block in read_blocks(path):
-                yield len(block), _call(pool, scan, block, felt_s)
-            return
         size = _size(path)
+        if pool is None or not size or not is_plain(path):
+            empty = True
+            for block in read_blocks(path):
+                empty = False
+                yield len(block), _call(pool, scan, block, felt_s)
+            if empty:  # it is told of all the same: whoever named it should know
+                yield 0, partial(scan, b"", felt_s)
+            return
         for start in range(0, size, _RANGE):
             stop = min(start + _RANGE, size)
             yield stop - start, _call(pool, _scan_range, path, start, stop, felt_s)

@@ -12,7 +12,7 @@ import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
 
 import zstandard
 
@@ -36,9 +36,21 @@ _COMPRESSED: Final = (".gz", ".zst", ".zstd")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _UNREAD_MAGIC: Final = {b"\xfd7zX": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
+# POSIX 1003.1-1988: the first file's header, 257 bytes into the archive.
+_TAR_MAGIC: Final = b"ustar"
+_TAR_AT: Final = slice(257, 262)
+_HEAD: Final = 512
 # What one step unpacks stays small whatever it was packed from: a block of zstd's is 128 KiB and may take four bytes.
 _ZSTD_STEP: Final = 1 << 10
 _BROKEN: Final = (OSError, EOFError, zlib.error, zstandard.ZstdError)
+
+
+class Peekable(Protocol):
+    """A stream whose next bytes can be looked at."""
+
+    def peek(self, size: int, /) -> bytes:
+        """Return some of the next bytes and leave them there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +173,8 @@ def is_plain(path: str) -> bool:
         return False
     try:
         with Path(path).open("rb") as stream:
-            return not stream.read(4).startswith((_GZIP_MAGIC, _ZSTD_MAGIC, *_UNREAD_MAGIC))
+            head = stream.read(_HEAD)
+            return not (head.startswith((_GZIP_MAGIC, _ZSTD_MAGIC, *_UNREAD_MAGIC)) or head[_TAR_AT] == _TAR_MAGIC)
     except OSError:
         return False
 
@@ -190,15 +203,22 @@ def _open(path: str) -> Iterator[BinaryIO]:
 
 def _decompressed(stream: BinaryIO) -> BinaryIO:
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
-    magic = buffered.peek(4)[:4]
+    magic = buffered.peek(_HEAD)[:_HEAD]
     if magic.startswith(_GZIP_MAGIC):
-        return gzip.GzipFile(fileobj=buffered)  # type: ignore[return-value]
+        return _no_archive(gzip.GzipFile(fileobj=buffered))
     if magic.startswith(_ZSTD_MAGIC):
-        return io.BufferedReader(_Zstd(buffered))
+        return _no_archive(io.BufferedReader(_Zstd(buffered)))
     for start, name in _UNREAD_MAGIC.items():
         if magic.startswith(start):
             raise OSError(f"compressed with {name}, which is not read; decompress it first (gzip and zstd are read)")
-    return buffered
+    return _no_archive(buffered)
+
+
+def _no_archive(stream: Peekable) -> BinaryIO:
+    """Refuse a tar archive: its files are several logs, and would be read as one."""
+    if stream.peek(_HEAD)[_TAR_AT] == _TAR_MAGIC:
+        raise OSError("a tar archive, which is not read; unpack it first")
+    return cast("BinaryIO", stream)
 
 
 class _Zstd(io.RawIOBase):
