@@ -215,11 +215,11 @@ _TABLE: Final = (
         Metric(
             f"kvdiag_peer_{name}_total",
             "counter",
-            f"{help_text} by the engine at the other end (host:port of its side channel).",
+            f"{help_text} by the engine at the other end.",
             ("connector",),
             {"direction": DIRECTIONS, "peer": None},
             unit=unit,
-            bound="the engines that this engine has read from, by engine id; the connector folds more than 64 into peer=other",
+            bound="the engines that this engine has read from, by engine id, or HOST:PORT with kvdiag_peer_addresses; more than 64 are folded into peer=other",
         )
         for name, unit, help_text in (
             ("transfers", "", "Transfers finished"),

@@ -109,7 +109,7 @@ _TABLE: Final = (
             "between turns are longer"
         ),
         details={
-            "declined": "prefill declined the read; the turn is computed or fails, as kv_load_failure_policy has it",
+            "declined": "prefill declined the read; kvdiag's connector computes the turn, stock vLLM does as kv_load_failure_policy says",
             "failed_request": "kv_load_failure_policy=fail turned the decline into an error",
         },
     ),
@@ -195,7 +195,7 @@ _TABLE: Final = (
     Cause(
         "upstream_error",
         "an engine answered with an error",
-        next_step="read the engine's log at the time in the evidence",
+        next_step="read the engine's own log at the time of the error",
     ),
     Cause(
         "router_overhead",
