@@ -7,25 +7,24 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.causes import CAUSES, OUTCOMES
 from kvdiag.diagnosis.averages import averages
 from kvdiag.diagnosis.digest import SHOWN
+from kvdiag.diagnosis.effects import absorb_effects, explain_slow, members_of, settle
 from kvdiag.diagnosis.expiry import unplaced
-from kvdiag.diagnosis.findings import Tally, ranked
+from kvdiag.diagnosis.findings import ranked
 from kvdiag.diagnosis.inputs import settings, summarise, window
 from kvdiag.diagnosis.judge import judge, outcome
-from kvdiag.diagnosis.latency import Baseline, long_turns
-from kvdiag.diagnosis.loads import is_short_of_blocks
+from kvdiag.diagnosis.latency import Baseline
 from kvdiag.diagnosis.per_turn import row
 from kvdiag.diagnosis.report import Latency, NotEvaluated, Report, TurnCounts, Verdict
 from kvdiag.diagnosis.routing import MARKS
-from kvdiag.diagnosis.rules import RULES, SLOWING
+from kvdiag.diagnosis.rules import RULES
 from kvdiag.diagnosis.split import needs
-from kvdiag.diagnosis.summary import slow_lines
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.casebook import Casebook, FileNotes
-    from kvdiag.diagnosis.engines import EngineLog
+    from kvdiag.diagnosis.findings import Tally
     from kvdiag.diagnosis.options import Options
     from kvdiag.diagnosis.report import TurnReport
-    from kvdiag.diagnosis.summary import Summary
+    from kvdiag.diagnosis.summary import Judged, Summary
     from kvdiag.diagnosis.turns import Turn
 
 _NAMED: Final = 3
@@ -36,12 +35,14 @@ def assemble(book: Casebook, options: Options) -> Report:
     """Return the report of what the casebook holds; the casebook can be read on afterwards."""
     book.settle_all()
     summary = book.closed.copy()
-    rows = _judge_turns(book, summary, options)
+    baseline, judged = _judge_turns(book, summary, options)
+    by_turns = {key: tally.turns for key, tally in summary.tallies.items()}
     for rule in RULES:
         for tally in rule.judge(book, summary.tallies):
             summary.merge(tally)
-    _absorb_effects(book, summary)
-    _add_unexplained(book, summary)
+    absorb_effects(book, summary, by_turns)
+    explain_slow(summary)
+    rows = _rows(book, summary, judged, baseline, options)
     findings = ranked(tally for tally in summary.tallies.values() if tally.cause not in OUTCOMES)
     shown = [tally for tally in summary.tallies.values() if tally.cause in SHOWN]
     missing = _not_evaluated(book, summary)
@@ -59,16 +60,23 @@ def assemble(book: Casebook, options: Options) -> Report:
     )
 
 
-def _judge_turns(book: Casebook, summary: Summary, options: Options) -> list[TurnReport]:
+def _judge_turns(book: Casebook, summary: Summary, options: Options) -> tuple[Baseline, list[tuple[Turn, Judged]]]:
     turns = list(book.turns.values())
     judged = [judge(turn, book) for turn in turns]
     outcomes = (None if faults else outcome(turn) for turn, faults in zip(turns, judged, strict=True))
     baseline = Baseline.of(zip(turns, outcomes, strict=True), options.slow_s, book.calm)
-    reads = _reads_back(book)
     baseline.per_token += book.per_token.samples
+    known = [(turn, summary.count(turn, found, baseline)) for turn, found in zip(turns, judged, strict=True)]
+    return baseline, known
+
+
+def _rows(
+    book: Casebook, summary: Summary, judged: list[tuple[Turn, Judged]], baseline: Baseline, options: Options
+) -> list[TurnReport]:
+    reads, members = _reads_back(book), members_of(summary.tallies)
     rows = []
-    for turn, found in zip(turns, judged, strict=True):
-        known = summary.count(turn, found, baseline)
+    for turn, found in judged:
+        known = settle(turn, found, summary, members)
         # What the doctor asks engines directly is nobody's turn: it has a row only where something is known of it.
         if options.turns and (known.faults or not turn.is_probe or outcome(turn) is not None):
             rows.append(row(turn, known, baseline, reads=reads))
@@ -87,52 +95,6 @@ def _not_evaluated(book: Casebook, summary: Summary) -> list[NotEvaluated]:
     found = {cause for cause, _ in summary.tallies}
     silent = (rule for rule in RULES if not found & set(rule.causes) and not rule.ready(book))
     return [NotEvaluated(rule=rule.id, needs=rule.needs) for rule in silent]
-
-
-def _absorb_effects(book: Casebook, summary: Summary) -> None:
-    """Count a lease that lapsed while decode queued, or was down, as the effect that it is."""
-    lapsed = summary.tallies.get(("expired_handoff", None))
-    roots = [tally for tally in summary.tallies.values() if _keeps_decode_busy(tally, book)]
-    if lapsed is not None and roots:
-        roots[0].evidence += lapsed.evidence
-        roots[0].turns = max(roots[0].turns, lapsed.turns)
-        del summary.tallies["expired_handoff", None]
-    for engine in book.engines:
-        _absorb_queue(engine, summary)
-
-
-def _absorb_queue(engine: EngineLog, summary: Summary) -> None:
-    """Count turns that queued at a full cache as the effect that they are."""
-    queued = summary.tallies.get(("queueing", engine.role))
-    pressure = next((tally for tally in summary.tallies.values() if tally.cause == "kv_pressure"), None)
-    if queued is None or pressure is None or not is_short_of_blocks(engine):
-        return
-    pressure.turns = max(pressure.turns, queued.turns)
-    pressure.slow_turns += queued.slow_turns
-    pressure.lose(queued.lost_tokens, queued.lost_seconds)
-    del summary.tallies["queueing", engine.role]
-
-
-def _add_unexplained(book: Casebook, summary: Summary) -> None:
-    """Count the turns that were slow although their own lines do not say why: with what the engines' load and pace say."""
-    slowing = [tally for (cause, _), tally in summary.tallies.items() if cause in SLOWING]
-    if slowing:
-        max(slowing, key=lambda tally: tally.cost).slow_turns += len(summary.unexplained)
-        return
-    explained = {turn.id for turn in long_turns(book.turns.values())}
-    for turn in summary.unexplained:
-        if turn.id not in explained:
-            tally = summary.tally("unexplained")
-            tally.add("possible", slow_lines(turn))
-            tally.slow_turns += 1
-
-
-def _keeps_decode_busy(tally: Tally, book: Casebook) -> bool:
-    if tally.cause == "upstream_error":
-        return any(
-            engine.role == "decode" and engine.notes.keys() & {"fatal", "crash", "stalled"} for engine in book.engines
-        )
-    return tally.cause == "kv_pressure" or (tally.cause, tally.detail) == ("queueing", "decode")
 
 
 def _verdict(book: Casebook, findings: list[Tally], summary: Summary, missing: list[NotEvaluated]) -> Verdict:

@@ -33,6 +33,8 @@ class Tally:
     lost_tokens: int | None = None
     lost_seconds: float | None = None
     evidence: list[Evidence] = field(default_factory=list)
+    members: set[str] = field(default_factory=set)
+    """Turns without a fault of their own that it explains, by their ids."""
     summary: str | None = None
     """What to say instead of the cause's meaning, where a rule knows better."""
     next_step: str | None = None

@@ -219,6 +219,7 @@ def _long_prompts(book: Casebook, tallies: Tallies) -> list[Tally]:
     evidence = [*lines, *(sample.evidence for sample in busiest[: len(slow)])]
     tally = Tally.of("compute_bound", None, "likely", len(slow), evidence)
     tally.slow_turns = len(slow)
+    tally.members = {turn.id for turn in slow}
     return [tally]
 
 

@@ -26,7 +26,8 @@ _LEAVES_REUSE: Final = frozenset(
 _KEEPS_WAITING: Final = frozenset({"queueing", "router_overhead"})
 """Faults that are seconds of waiting: the turn is slow however long the others take."""
 
-Tallies = dict[tuple[str, str | None], Tally]
+Key = tuple[str, str | None]
+Tallies = dict[Key, Tally]
 
 
 class Judged(NamedTuple):
@@ -55,6 +56,9 @@ class Summary:
     unexplained: list[Turn] = field(default_factory=list)
     """Slow turns of which no line of their own says why."""
 
+    became: dict[Key, Key] = field(default_factory=dict)
+    """Causes that turned out to be effects, and of what."""
+
     def copy(self) -> Summary:
         """Return a summary that can be counted on without touching this one."""
         return copy.deepcopy(self)
@@ -66,7 +70,7 @@ class Summary:
     def count(self, turn: Turn, faults: list[Fault], baseline: Baseline) -> Judged:
         """Count a judged turn; return its faults, among them what made it slow."""
         ended = outcome(turn)
-        kept_waiting = any(fault.cause in _KEEPS_WAITING for fault in faults)
+        kept_waiting = baseline.limit_s is None and any(fault.cause in _KEEPS_WAITING for fault in faults)
         slow = kept_waiting or baseline.is_slow(turn, ended if not faults else None)
         if slow and not faults:
             faults = _slow_fault(turn, ended, baseline) if ended != "first_turn" else []
@@ -132,6 +136,7 @@ class Summary:
             return
         known.add(tally.confidence, tally.evidence, turns=tally.turns)
         known.slow_turns += tally.slow_turns
+        known.members |= tally.members
         known.lose(tally.lost_tokens, tally.lost_seconds)
 
 
