@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,6 +13,9 @@ import click
 from kvdiag.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvdiag.diagnosis.report import Report
     from kvdiag.localstack import LocalStack
 
 DECODE_TTL_S: Final = 20
@@ -32,7 +37,7 @@ _STEP: Final = "open the file, read the function, edit the line, run the test an
 def command(out: Path, *, keep_running: bool) -> None:
     """Run a real vLLM pair on CPU with the router and Prometheus, drive agents through it, classify its logs.
 
-    Takes two to four minutes and about 5 GiB of memory. Needs the real stack: `make setup` in a clone installs it.
+    Takes one to two minutes on two cores and about 5 GiB of memory. Needs the real stack: `make setup` in a clone installs it.
     """
     from kvdiag.localstack import EngineOptions, LocalStack, StackOptions  # noqa: PLC0415 - start-up time
 
@@ -47,7 +52,9 @@ def command(out: Path, *, keep_running: bool) -> None:
     with LocalStack(out, options, progress=_say) as stack:
         drive(stack)
         _report_scrapes(stack)
-        _classify(stack.logs)
+        report = _classify(stack.logs)
+        for line in next_steps(report, out, _as_typed()):
+            click.echo(line)
         if keep_running:
             _wait_for_interrupt(stack)
 
@@ -97,21 +104,47 @@ def _report_scrapes(stack: LocalStack) -> None:
     _say(f"Prometheus scrapes {', '.join(sorted(states))} at {stack.prometheus.url}")
 
 
-def _classify(logs: list[Path]) -> None:
-    from kvdiag.cli.classify import command as classify  # noqa: PLC0415 - start-up time
+def _classify(logs: list[Path]) -> Report:
+    from kvdiag.cli.reading import with_turns  # noqa: PLC0415 - start-up time
+    from kvdiag.diagnosis.render import render  # noqa: PLC0415 - likewise
 
     paths = [str(path) for path in logs]
     _say("kvdiag classify --turns " + " ".join(paths))
-    # Findings are what the demo is for, so their exit code is not an error here.
-    classify.main([*paths, "--turns"], standalone_mode=False)
+    report = with_turns(paths)
+    click.echo(render(report, "terminal", turns=True), nl=False)
+    return report
+
+
+def next_steps(report: Report, folder: Path, kvdiag: str) -> Iterator[str]:
+    """Yield what to do with the logs of this run, with its first finding and a turn of it as example."""
+    yield f"\nThe logs are in {folder}. Next:"
+    yield f"  {kvdiag} classify {folder} --format html -o report.html"
+    finding = next(iter(report.findings), None)
+    turns = report.per_turn or []
+    shown = [
+        turn for turn in turns if finding and (turn.cause, turn.detail) == (finding.cause, finding.detail)
+    ] or turns
+    if shown:
+        yield f"  {kvdiag} explain {shown[0].request_id} {folder}"
+    if finding:
+        yield f"  {kvdiag} runbook {finding.runbook}"
+
+
+def _as_typed() -> str:
+    """Return what to type for `kvdiag` here: its path where the shell would not find it."""
+    return "kvdiag" if shutil.which("kvdiag") else sys.argv[0]
 
 
 def _wait_for_interrupt(stack: LocalStack) -> None:
     from kvdiag.localstack.stack import ENVIRONMENT  # noqa: PLC0415 - start-up time
 
     assert stack.router is not None  # noqa: S101 - the demo's options start one
+    _say(f"`. {stack.folder / ENVIRONMENT}` sets the variables of the runbooks' commands, and of this one:")
+    _say(
+        f'{_as_typed()} doctor --router "$ROUTER" --prefill "$PREFILL" --decode "$DECODE" '
+        f"(it finds ttl_order: the router's {ROUTER_TTL_S} s over decode's {DECODE_TTL_S} s are a fault of this demo's)"
+    )
     _say(f"still running; router at {stack.router.url}; Ctrl-C ends it")
-    _say(f"`. {stack.folder / ENVIRONMENT}` sets the variables of the runbooks' commands")
     try:
         while True:
             time.sleep(1)
