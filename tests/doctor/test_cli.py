@@ -70,6 +70,23 @@ def test_nobody_there_is_unavailable(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == f"kvdiag: router {NOBODY}: Connection refused\n"
 
 
+def test_something_else_is_said_to_be_no_router(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    other = serve(Fake(pages={"/metrics": "prometheus_build_info 1\n"}))
+    assert run("doctor", "--router", other.url) == 4
+    assert f"router {other.url}: neither an engine nor kvdiag's router" in capsys.readouterr().err
+
+
+def test_something_else_beside_engines_is_a_problem_of_one_line(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Fake(pages={"/metrics": "prometheus_build_info 1\n"})
+    other.answer = lambda _path, _body, _headers: (404, "404 page\nnot found\n")
+    assert run("doctor", *urls(serve, router=other)) == 1
+    out = capsys.readouterr().out
+    assert f"empty or foreign: router {other.url}" in out
+    assert "answered 404: 404 page not found" in out
+
+
 def test_one_service_down_is_a_problem(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("doctor", "--router", serve(Router()).url, "--prefill", NOBODY) == 1
     assert "Connection refused" in capsys.readouterr().out

@@ -108,7 +108,7 @@ def test_the_second_prompt_starts_with_all_that_decode_holds(serve: Callable[[Fa
             Engine(role="decode", hand_off_status=500),
             "reuse",
             "the hand-off from prefill to decode failed: decode http://",
-            "read the engine's log",
+            "read the engine's own log",
         ),
         (
             Engine(status=500),

@@ -20,6 +20,8 @@ from kvdiag.errors import ExitCode, InputError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kvdiag.doctor.site import Service
+
 _LOOK_S: Final = 10.0
 _STYLES: Final = {"ok": "green", "problem": "bold red", "not evaluated": "yellow"}
 
@@ -68,8 +70,9 @@ def command(
         raise InputError("nothing to check; give --router, --prefill or --decode")
     look = partial(observe, router, prefill, decode, api_key=api_key, timeout_s=min(timeout, _LOOK_S))
     site = look()
-    if all(service.problem for service in site.services):
-        raise UnavailableError("; ".join(f"{service.name}: {service.problem}" for service in site.services))
+    useless = [f"{service.name}: {why}" for service in site.services if (why := _useless(service))]
+    if len(useless) == len(site.services):
+        raise UnavailableError("; ".join(useless))
     results = [check.run(site) for check in CHECKS if not check.last]
     if probes:
         results += probe(site, model=model, timeout_s=timeout)
@@ -77,6 +80,12 @@ def command(
     results += [check.run(site) for check in CHECKS if check.last]
     click.echo(_shown(results, output), nl=False)
     return _exit_code(results)
+
+
+def _useless(service: Service) -> str | None:
+    if service.foreign:
+        return "neither an engine nor kvdiag's router: metrics of something else, and no model; check the URL"
+    return service.problem
 
 
 def _exit_code(results: Sequence[Result]) -> ExitCode:
@@ -96,7 +105,8 @@ def _lines(results: Sequence[Result]) -> Iterator[Text]:
     width = max(len(result.check) for result in results)
     for result in results:
         line = Text(f"{result.state:13}", style=_STYLES[result.state])
-        line.append(f"  {result.check:{width}}  {neutral(result.seen)}", style="default")
+        seen = " ".join(result.seen.split())  # answers of servers end their lines
+        line.append(f"  {result.check:{width}}  {neutral(seen)}", style="default")
         yield line
         if result.remedy:
             yield Text(f"{'':13}  {'':{width}}  -> {neutral(result.remedy)}", style="bold")

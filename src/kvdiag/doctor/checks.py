@@ -288,7 +288,9 @@ def _text(value: int | None) -> str | None:
 def _has_metrics(service: Service) -> bool:
     if service.samples is None:
         return False
-    return len(service.samples) > 0 if service.role == "router" else service.samples.has("vllm:")
+    return (
+        len(service.samples) > 0 and not service.foreign if service.role == "router" else service.samples.has("vllm:")
+    )
 
 
 def _ours(service: Service | None) -> bool:

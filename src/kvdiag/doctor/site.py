@@ -46,6 +46,11 @@ class Service:
         return self.samples is not None and (self.samples.has("vllm:") or self.samples.has("kvdiag_"))
 
     @property
+    def foreign(self) -> bool:
+        """Whether it is something else altogether, such as a Prometheus: metrics of its own, and no model."""
+        return bool(self.samples) and not self.tells and not self.models
+
+    @property
     def misplaced(self) -> bool:
         """Whether it is an engine whose kv_role is that of the other side; a kv_both engine can be either."""
         return self.role != "router" and self.info("role") == {"prefill": "decode", "decode": "prefill"}[self.role]
