@@ -66,8 +66,9 @@ def test_turns_that_stock_logs_tell_of_are_counted_by_cause(tmp_path: Path) -> N
     assert total == 7
 
 
-def test_history_is_not_counted_and_the_endpoint_serves(tmp_path: Path) -> None:
-    """The whole command, ended by Ctrl-C."""
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_history_is_not_counted_and_the_endpoint_serves(tmp_path: Path, end: signal.Signals) -> None:
+    """The whole command, ended by Ctrl-C, or as a service manager ends it."""
     for name in LOGS:
         (tmp_path / name).write_bytes((CASE / name).read_bytes())
     arguments = [sys.executable, "-m", "kvdiag", "export", str(tmp_path), "--listen", "127.0.0.1:0", "--settle", "0"]
@@ -80,8 +81,8 @@ def test_history_is_not_counted_and_the_endpoint_serves(tmp_path: Path) -> None:
             with urllib.request.urlopen(found[0]) as answer:
                 text = answer.read().decode()
         finally:
-            process.send_signal(signal.SIGINT)
-        process.wait(30)
+            process.send_signal(end)
+        assert process.wait(30) == 0
     assert 'kvdiag_turns_total{cause="expired_remote_read",detail="failed_request",turn="2-4"} 0.0' in text
     assert "_created" not in text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -34,7 +36,7 @@ def command(paths: tuple[str, ...], listen: str, settle: float) -> None:
     """Follow logs and serve what they tell as the same kvdiag_* metrics.
 
     PATH is what `kvdiag classify` takes: prefill, decode and router logs, or directories of them. Turns that are in the
-    logs already are not counted. Ctrl-C ends it.
+    logs already are not counted. Ctrl-C or SIGTERM ends it.
     """
     host, port = _address(listen)
     disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -45,8 +47,10 @@ def command(paths: tuple[str, ...], listen: str, settle: float) -> None:
     except OSError as error:
         raise InputError(f"{listen} cannot be listened on ({error.strerror}); choose another with --listen") from None
     where = f"http://{host}:{server.server_port}/metrics"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        count(paths, counter, ready=lambda: click.echo(f"kvdiag: metrics on {where}", err=True))
+        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+            count(paths, counter, ready=lambda: click.echo(f"kvdiag: metrics on {where}", err=True))
     finally:
         server.shutdown()
         server.server_close()
