@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
+from kvdiag.causes import CAUSES
 from kvdiag.errors import InputError
 
 SECTIONS: Final = ("Meaning", "Impact", "Diagnosis", "Mitigation", "How to reproduce here", "Prevention")
@@ -59,7 +60,7 @@ def names() -> tuple[str, ...]:
 
 def page(name: str) -> Page:
     """Return the page of a cause (`missing_metadata` or, with its detail, `missing_metadata/consumed`)."""
-    cause = name.partition("/")[0]
+    cause, _, detail = name.partition("/")
     known = names()
     if cause not in known:
         near = [page for page in known if cause and page.startswith(cause)] or difflib.get_close_matches(
@@ -67,4 +68,8 @@ def page(name: str) -> Page:
         )
         hint = f"did you mean {' or '.join(near)}?" if near else f"choose from: {', '.join(known)}"
         raise InputError(f"no runbook named {name!r}; {hint}")
+    details = CAUSES[cause].details if cause in CAUSES else {}
+    if detail and detail not in details:
+        known_details = f"choose from: {', '.join(details)}" if details else "it has none"
+        raise InputError(f"{cause} has no detail named {detail!r}; {known_details}")
     return Page(cause, files(__name__).joinpath(f"{cause}.md").read_text(encoding="utf-8"))

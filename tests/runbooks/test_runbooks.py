@@ -66,6 +66,9 @@ def test_a_detail_leads_to_its_causes_page() -> None:
         ("expired_remote_reed", "did you mean expired_remote_read"),
         ("zzz", "choose from: "),
         ("../pyproject", "choose from: "),
+        ("missing_metadata/nosuch", "missing_metadata has no detail named 'nosuch'; choose from: no_conversation_id, "),
+        ("remote_hit/x", "remote_hit has no detail named 'x'; it has none"),
+        ("triage/x", "triage has no detail named 'x'; it has none"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_known_ones(name: str, message: str) -> None:
