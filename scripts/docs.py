@@ -168,6 +168,8 @@ def _command(command: click.Command, name: str, parent: click.Context) -> Iterat
         ]
         if options:
             yield from ("", *_table(("Option", ""), ((f"`{names}`", text) for names, text in options)))
+        if command.epilog:
+            yield from ("", *_epilog(command.epilog))
         if isinstance(command, click.Group):
             for sub, inner in _commands(command, context):
                 yield from _command(inner, f"{name} {sub}", context)
@@ -175,6 +177,14 @@ def _command(command: click.Command, name: str, parent: click.Context) -> Iterat
 
 def _prose(text: str) -> list[str]:
     return inspect.cleandoc(text.replace("\b", "")).splitlines()
+
+
+def _epilog(text: str) -> Iterator[str]:
+    """Yield the lines of an epilog with its examples, which are indented, as a block of code."""
+    for line in _prose(text):
+        yield f"    {line.strip()}" if line.startswith("  ") else line
+        if line.endswith(":"):
+            yield ""
 
 
 def _cause(cause: Cause) -> Iterator[str]:

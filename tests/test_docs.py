@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,19 @@ def test_every_command_and_option_is_explained(verb: str) -> None:
     for option in (param for param in command.params if isinstance(param, click.Option)):
         assert option.help, f"{verb} {option.opts[0]} has no help"
         assert all(name in section for name in option.opts)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_ends_its_help_with_examples_that_it_takes(verb: str) -> None:
+    with click.Context(cli) as context:
+        command = cli.get_command(context, verb)
+    assert command is not None
+    assert command.epilog, f"give {verb} an epilog with examples"
+    examples = re.findall(rf"^  (kvdiag {verb}.*)$", command.epilog, re.MULTILINE)
+    assert examples
+    for example in examples:
+        command.make_context(verb, shlex.split(example)[2:])
+        assert f"\n    {example}\n" in page("cli.md"), STALE
 
 
 @pytest.mark.parametrize("cause", list(CAUSES))

@@ -55,7 +55,13 @@ class _Role(click.ParamType[tuple[LogRole, str]]):
         return role, glob
 
 
-@click.command()
+_EXAMPLES = """\b
+Examples:
+  kvdiag classify logs/
+  kvdiag classify logs/ --format html -o report.html"""
+
+
+@click.command(epilog=_EXAMPLES)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="terminal", show_default=True, help="Output.")
 @click.option("--turns", is_flag=True, help="Add a line for every turn, the last 20,000 at most.")

@@ -20,7 +20,12 @@ _TWO_ARMS: Final = (
 )
 
 
-@click.command("compare")
+_EXAMPLES = """\b
+Examples:
+  kvdiag compare before/ after/"""
+
+
+@click.command("compare", epilog=_EXAMPLES)
 @click.argument("a")
 @click.argument("b", required=False)
 @click.option("--seed", default=0, show_default=True, help="Seed of the resampling; equal seeds give equal intervals.")

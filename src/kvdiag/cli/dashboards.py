@@ -47,7 +47,13 @@ def pages() -> dict[str, str]:
     return {name: runbooks.page(name).text for name in runbooks.names()}
 
 
-@click.group("dashboards")
+_EXAMPLES = """\b
+Examples:
+  kvdiag dashboards write ./dashboards
+  kvdiag dashboards push http://grafana:3000"""
+
+
+@click.group("dashboards", epilog=_EXAMPLES)
 def command() -> None:
     """Grafana dashboards, Prometheus rules and provisioning files."""
 

@@ -25,7 +25,13 @@ ROUTER_TTL_S: Final = 60
 _STEP: Final = "open the file, read the function, edit the line, run the test and report the result; "
 
 
-@click.command(name="demo")
+_EXAMPLES = """\b
+Examples:
+  kvdiag demo
+  kvdiag demo --out kvdiag-live --keep-running"""
+
+
+@click.command(name="demo", epilog=_EXAMPLES)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

@@ -31,7 +31,13 @@ class _Document(msgspec.Struct, kw_only=True):
     checks: list[Result]
 
 
-@click.command("doctor")
+_EXAMPLES = """\b
+Examples:
+  kvdiag doctor --prefill http://p:8100 --decode http://d:8200
+  kvdiag doctor --router http://r:8000 --prefill http://p:8100 --decode http://d:8200"""
+
+
+@click.command("doctor", epilog=_EXAMPLES)
 @click.option("--router", metavar="URL", help="The router's base URL.")
 @click.option("--prefill", metavar="URL", multiple=True, help="A prefill engine's base URL; may be repeated.")
 @click.option("--decode", metavar="URL", multiple=True, help="A decode engine's base URL; may be repeated.")

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.timeline import Timeline
 
 
-@click.command("explain")
+_EXAMPLES = """\b
+Examples:
+  kvdiag explain 8b5a7a33a1a8a2ea logs/"""
+
+
+@click.command("explain", epilog=_EXAMPLES)
 @click.argument("name", metavar="REQUEST_OR_CONVERSATION")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(

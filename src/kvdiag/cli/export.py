@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-@click.command("export")
+_EXAMPLES = """\b
+Examples:
+  kvdiag export logs/ --listen 0.0.0.0:9464"""
+
+
+@click.command("export", epilog=_EXAMPLES)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
     "--listen", default="127.0.0.1:9464", show_default=True, metavar="HOST:PORT", help="Where to serve /metrics."

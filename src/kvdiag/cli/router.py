@@ -10,7 +10,12 @@ import click
 
 from kvdiag.errors import InputError, MissingExtraError
 
-_EPILOG = """Every setting has a place in the file (TOML or YAML, see docs/router.md) and in the environment:
+_EPILOG = """\b
+Examples:
+  kvdiag router --prefill http://p:8100 --decode http://d:8200 --turn-log turns.jsonl
+  kvdiag router --config router.toml --check
+
+Every setting has a place in the file (TOML or YAML, see docs/router.md) and in the environment:
 KVDIAG_ROUTER__PORT, KVDIAG_ROUTER__DEADLINES__REUSE_S and so on. Flags win over the environment, that over the file."""
 
 

@@ -16,7 +16,13 @@ def _completed(_ctx: click.Context, _param: click.Parameter, begun: str) -> list
     return [name for name in runbooks.names() if name.startswith(begun)]
 
 
-@click.command("runbook")
+_EXAMPLES = """\b
+Examples:
+  kvdiag runbook expired_remote_read
+  kvdiag runbook missing_metadata/consumed"""
+
+
+@click.command("runbook", epilog=_EXAMPLES)
 @click.argument("cause", required=False, shell_complete=_completed)
 def command(cause: str | None) -> None:
     """Print the runbook of CAUSE; without CAUSE, list them.

@@ -38,7 +38,13 @@ class Size(click.ParamType[float]):
         return float(match[1]) * _UNITS[(match[2] or "").lower()]
 
 
-@click.command("tune")
+_EXAMPLES = """\b
+Examples:
+  kvdiag tune logs/
+  kvdiag tune logs/ --memory 8GiB"""
+
+
+@click.command("tune", epilog=_EXAMPLES)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
     "--target",

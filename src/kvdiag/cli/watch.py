@@ -30,7 +30,12 @@ _CAUSES: Final = ("Cause", "Turns now", "Since start")
 _ENGINES: Final = ("Engine", "Running", "Waiting", "KV used", "Retained", "Reads", "External", "Failed")
 
 
-@click.command("watch")
+_EXAMPLES = """\b
+Examples:
+  kvdiag watch --router http://r:8000 --prefill http://p:8100 --decode http://d:8200"""
+
+
+@click.command("watch", epilog=_EXAMPLES)
 @click.option("--router", metavar="URL", help="The router's base URL.")
 @click.option("--prefill", metavar="URL", multiple=True, help="A prefill engine's base URL; may be repeated.")
 @click.option("--decode", metavar="URL", multiple=True, help="A decode engine's base URL; may be repeated.")
