@@ -30,6 +30,12 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
+def section(name: str, heading: str) -> str:
+    _, found, after = page(name).partition(f"\n## {heading}\n")
+    assert found, f"docs/{name} has no {heading}: {STALE}"
+    return after.split("\n## ")[0]
+
+
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_generated_page_is_fresh(name: str) -> None:
     assert page(name) == PAGES[name](), STALE
@@ -47,11 +53,11 @@ def test_every_command_and_option_is_explained(verb: str) -> None:
     with click.Context(cli) as context:
         command = cli.get_command(context, verb)
     assert command is not None
-    section = page("cli.md").split(f"\n## `kvdiag {verb}`\n")[1]
+    told = section("cli.md", f"`kvdiag {verb}`")
     assert command.help
     for option in (param for param in command.params if isinstance(param, click.Option)):
         assert option.help, f"{verb} {option.opts[0]} has no help"
-        assert all(name in section for name in option.opts)
+        assert all(name in told for name in option.opts), STALE
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -70,24 +76,24 @@ def test_every_command_ends_its_help_with_examples_that_it_takes(verb: str) -> N
 @pytest.mark.parametrize("cause", list(CAUSES))
 def test_every_cause_and_detail_is_explained(cause: str) -> None:
     known = CAUSES[cause]
-    section = page("causes.md").split(f"\n## {known.name}\n")[1].split("\n## ")[0]
-    assert known.meaning[1:] in section
-    assert all(f"`{detail}`" in section for detail in known.details)
+    told = section("causes.md", known.name)
+    assert known.meaning[1:] in told, STALE
+    assert all(f"`{detail}`" in told for detail in known.details), STALE
 
 
 @pytest.mark.parametrize("rule", [rule.id for rule in RULES])
 def test_every_rule_is_explained(rule: str) -> None:
-    assert f"| `{rule}` |" in page("causes.md")
+    assert f"| `{rule}` |" in page("causes.md"), STALE
 
 
 @pytest.mark.parametrize("check", [*(check.name for check in CHECKS), *PROBED])
 def test_every_check_is_explained(check: str) -> None:
-    assert f"| `{check}` |" in page("cli.md")
+    assert f"| `{check}` |" in page("cli.md"), STALE
 
 
 @pytest.mark.parametrize("code", list(ExitCode))
 def test_every_exit_code_is_explained(code: ExitCode) -> None:
-    assert f"| {code.value} |" in page("cli.md")
+    assert f"| {code.value} |" in page("cli.md"), STALE
 
 
 def test_check_mode_names_what_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

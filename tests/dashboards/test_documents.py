@@ -171,8 +171,8 @@ class TestQuery:
 
 
 def test_every_cause_has_a_colour_of_its_own() -> None:
-    assert list(CAUSE_COLOURS) == list(CAUSES)
-    assert len(set(CAUSE_COLOURS.values())) == len(CAUSES)
+    assert list(CAUSE_COLOURS) == list(CAUSES), "CAUSE_COLOURS in dashboards/panels.py has the causes, in their order"
+    assert len(set(CAUSE_COLOURS.values())) == len(CAUSES), "two causes share a colour in dashboards/panels.py"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ PAGES = [runbooks.page(name) for name in runbooks.names()]
 
 
 def test_there_is_one_page_per_cause_and_one_for_symptoms() -> None:
-    assert set(runbooks.names()) == {*CAUSES, runbooks.TRIAGE}
+    assert set(runbooks.names()) == {*CAUSES, runbooks.TRIAGE}, "each cause has a page runbooks/<cause>.md"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -68,8 +68,9 @@ def test_names_the_ttl_that_gaps_are_held_against(report: Report, ttl: float | N
 
 def test_every_cause_has_a_colour_of_its_own() -> None:
     colors = [charts.color(cause) for cause in CAUSES if cause != "unexplained"]
-    assert len(set(colors)) == len(colors)
-    assert charts.color("unexplained") not in colors
+    remedy = "give each cause a colour in `_COLORS` of src/kvdiag/diagnosis/render/charts.py"
+    assert len(set(colors)) == len(colors), remedy
+    assert charts.color("unexplained") not in colors, remedy
 
 
 @pytest.mark.parametrize(("dated", "undated", "drawn"), [(3, 0, 3), (0, 3, 3), (3, 1, 3), (1, 3, 3)])
