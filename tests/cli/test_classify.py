@@ -36,6 +36,13 @@ def test_the_exit_code_tells_the_outcome(folder: Path, code: ExitCode) -> None:
     assert _run(*folder.glob("*.log")).return_value == code
 
 
+def test_where_nothing_was_recognised_the_inputs_say_why_first(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("hello\n")
+    assert _run(notes).stderr == f"kvdiag: {notes}: no line of a known format\n"
+    assert _run(notes, *HEALTHY.glob("*.log")).stderr == ""
+
+
 def test_no_input_that_can_be_read_is_an_error_of_one_line() -> None:
     with pytest.raises(InputError, match=r"^nowhere\.log: no such file or directory$"):
         _run("nowhere.log")

@@ -106,8 +106,9 @@ def command(
 
 
 def _show(report: Report, format_: Format, output: Path | None, *, turns: bool) -> int:
+    nothing_read = all(item.problem for item in report.inputs)  # then this comes before what was not judged
     for item in report.inputs:
-        if item.kind == "unreadable" or item.cut_short:
+        if item.kind == "unreadable" or item.cut_short or nothing_read:
             click.echo(f"kvdiag: {item.path}: {item.problem}", err=True)
     text = render(report, format_, turns=turns, color=False if output else None)
     if output is None:
