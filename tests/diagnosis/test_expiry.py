@@ -103,6 +103,13 @@ def test_what_expired_in_a_log_without_a_role_is_not_judged(lines: list[str], ve
     assert ("--role" in report.verdict.summary) == (verdict == "inconclusive")
 
 
+@pytest.mark.parametrize(("others", "verdict"), [([], "inconclusive"), ([_line(LOAD)], "healthy")])
+def test_the_ends_of_conversations_alone_are_too_little_to_call_healthy(
+    others: list[str], verdict: str, tmp_path: Path
+) -> None:
+    assert _report(tmp_path, {"d": [DECODE, _released("a"), *others]}).verdict.cause == verdict
+
+
 def test_blocks_whose_handle_a_router_got_are_decodes(tmp_path: Path) -> None:
     proxy = [
         f"2026-10-14 09:00:00 [INFO] disagg_proxy: {text}"

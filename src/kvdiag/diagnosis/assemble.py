@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.turns import Turn
 
 _NAMED: Final = 3
+_UNTELLING: Final = MARKS | {"released"}
 _REUSED: Final = frozenset({"remote_hit", "local_hit"})
 
 
@@ -101,12 +102,12 @@ def _verdict(book: Casebook, findings: list[Tally], summary: Summary, missing: l
     if findings:
         first = findings[0]
         return Verdict(cause=first.cause, detail=first.detail, confidence=first.confidence, summary=_summary(first))
+    if logs := unplaced(book):
+        return Verdict(cause="inconclusive", confidence="possible", summary=_whose_are(logs))
     if not _judged(book):
         return Verdict(cause="inconclusive", confidence="possible", summary=_why_inconclusive(book))
     if book.unread:
         return Verdict(cause="inconclusive", confidence="possible", summary=_what_is_missing(book.unread))
-    if logs := unplaced(book):
-        return Verdict(cause="inconclusive", confidence="possible", summary=_whose_are(logs))
     below = summary.tallies.get(("below_threshold", None))
     others = summary.sent + sum(tally.turns for (cause, _), tally in summary.tallies.items() if cause in _REUSED)
     if below is not None and below.turns >= others:
@@ -136,8 +137,8 @@ def _judged(book: Casebook) -> bool:
 
 
 def _is_told(turn: Turn) -> bool:
-    """Tell whether more is known of a turn than the engines that its router chose."""
-    return turn.record is not None or not turn.marks.keys() <= MARKS
+    """Tell whether more is known of a turn than the engines that its router chose, and that decode kept its blocks to the end."""
+    return turn.record is not None or not turn.marks.keys() <= _UNTELLING
 
 
 def _what_is_missing(unread: list[FileNotes]) -> str:
