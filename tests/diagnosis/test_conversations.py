@@ -99,6 +99,7 @@ def test_a_turn_that_failed_had_no_handle_to_return(failed: str, results: list[s
 
 
 _BROKEN = 'INFO:     192.0.2.9:1 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error'
+_PREFILLED = "2026-10-14 09:00:00 [INFO] disagg_proxy: [{turn}] Prefill done in 9ms"
 _UNDER_WAY = "2026-10-14 09:00:00 [INFO] disagg_proxy: [{turn}] conv={conversation}: cache MISS"
 
 
@@ -107,15 +108,23 @@ _UNDER_WAY = "2026-10-14 09:00:00 [INFO] disagg_proxy: [{turn}] conv={conversati
     [
         ([], ["upstream_error", "upstream_error"]),
         ([_UNDER_WAY.format(turn="o", conversation="o")], ["first_turn", "first_turn"]),
+        ([_PREFILLED.format(turn="t1"), _PREFILLED.format(turn="t2")], ["upstream_error", "upstream_error"]),
+        (
+            [
+                *(_PREFILLED.format(turn=turn) for turn in ("t1", "t2")),
+                _UNDER_WAY.format(turn="o", conversation="o"),
+            ],
+            ["first_turn", "first_turn"],
+        ),
     ],
-    ids=["alone", "beside another"],
+    ids=["alone", "beside another", "of decode", "of decode beside another"],
 )
 def test_what_misses_after_a_turn_without_an_answer_is_no_lost_handle(
     between: list[str], causes: list[str], tmp_path: Path
 ) -> None:
     lines = [
         _UNDER_WAY.format(turn="w", conversation="w"),
-        "2026-10-14 09:00:00 [INFO] disagg_proxy: [w] Prefill done in 9ms",
+        _PREFILLED.format(turn="w"),
         "2026-10-14 09:00:00 [INFO] disagg_proxy: conv=w: cached D blocks (remote_request_id=chatcmpl-w-0000000a, blocks=3)",
     ]
     for turn in ("t1", "t2"):

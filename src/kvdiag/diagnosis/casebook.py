@@ -35,6 +35,7 @@ _MAX_READERS: Final = 20_000
 _MAX_COUNTED: Final = 50_000
 _MAX_LOGS: Final = 4096
 _MAX_PIDS: Final = 4096
+_FAILURES: Final = ("declined", "internal_error", "load_failed", "refused", "engine_dead", "aborted")
 ROUTING: Final = frozenset({pattern.kind for pattern in PATTERNS if "product" in pattern.fixed})
 """Facts that tell whose router wrote a file."""
 _NO_BASELINE: Final = Baseline()
@@ -345,8 +346,9 @@ class Casebook:
         turn = self.turns.get(turn_id)
         if turn is None:
             return False
-        told = bool(turn.failures) or turn.seen("declined", "internal_error", "load_failed", "refused")
-        return told or (turn.is_unanswered and any(engine.counts["prefill_done"] for engine in self.engines))
+        if turn.failures or turn.seen(*_FAILURES) or (turn.blocks is None and turn.seen("beside_error")):
+            return True
+        return turn.is_unanswered and any(engine.counts["prefill_done"] for engine in self.engines)
 
     def settle_all(self) -> None:
         """Settle what is still open; called before the rules read the casebook."""

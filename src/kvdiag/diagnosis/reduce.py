@@ -264,7 +264,9 @@ def _http_error(seen: Seen) -> None:
         return
     seen.note("http_5xx")
     seen.engine.errors += 1
-    _blame(seen)
+    # A turn that prefill has answered may have ended without a line, unless this router tells of decode's answers.
+    if seen.engine.counts["answered"] or not any(seen.engine.calls.values()):
+        _blame(seen)
 
 
 def _load(seen: Seen) -> None:
@@ -347,7 +349,7 @@ def _handle_sent(seen: Seen) -> None:
 def _handle_stored(seen: Seen) -> None:
     turn = seen.book.request(seen.data["handle"])
     turn.blocks = int(seen.data["blocks"][:9])
-    seen.engine.calls.pop(turn.id, None)
+    seen.engine.counts["answered"] += seen.engine.calls.pop(turn.id, None) is not None
     _router_event("stored", seen, None, seen.data["handle"])
 
 
@@ -374,7 +376,8 @@ def _upstream_call(seen: Seen) -> None:
     seen.engine.votes["router"] += 1
     calls = seen.engine.calls
     if not seen.data["status"].startswith("5"):
-        calls.pop(next((turn for turn, prefilled in calls.items() if prefilled), ""), None)
+        ended = calls.pop(next((turn for turn, prefilled in calls.items() if prefilled), ""), None)
+        seen.engine.counts["answered"] += ended is not None
         return
     seen.note("upstream_5xx")
     _blame(seen)
@@ -383,8 +386,8 @@ def _upstream_call(seen: Seen) -> None:
 def _blame(seen: Seen) -> None:
     """Take a router's error for that of the one turn under way; with several it may be anybody's."""
     calls = seen.engine.calls
-    if len(calls) == 1:
-        seen.mark("refused", seen.book.turn(next(iter(calls))))
+    for name in calls:
+        seen.mark("refused" if len(calls) == 1 else "beside_error", seen.book.turn(name))
     calls.clear()
 
 
