@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from kvdiag.causes import CAUSES, OUTCOMES
 from kvdiag.diagnosis import Options, classify
 from kvdiag.diagnosis.rules import RULES, Rule
-from kvdiag.events import TurnRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -463,21 +461,3 @@ def test_an_engine_that_does_not_start_is_named_with_its_exception(tmp_path: Pat
 @pytest.mark.parametrize("log", [_START_FAILED + _SERVES, _SERVES + _LATER_ERROR])
 def test_a_start_that_succeeded_is_none_that_failed(tmp_path: Path, log: str) -> None:
     assert _verdict(tmp_path, log).cause == "inconclusive"
-
-
-def test_what_the_doctor_asked_engines_directly_is_nobodys_turn(tmp_path: Path) -> None:
-    name = "chatcmpl-kvdiag-probe-0123456789abcdef-0000000a"
-    lines = [
-        f"(Worker pid=5) DEBUG 11-06 09:00:0{n} [x.py:1] {text} for request {name}"
-        for n, text in enumerate(("start_load_kv", "Finished recving KV transfer"))
-    ]
-    (tmp_path / "prefill.log").write_text("\n".join(lines).replace(name, f"{name} from remote engine e. ", 1) + "\n")
-    assert classify([str(tmp_path)], Options(turns=True)).per_turn == []
-
-
-def test_a_probe_that_the_router_saw_is_marked(tmp_path: Path) -> None:
-    record = TurnRecord(
-        ts="2026-11-29T20:00:05Z", request_id="kvdiag-probe-1", conversation="c", turn=1, status=200, cause="first_turn"
-    )
-    (tmp_path / "turns.jsonl").write_bytes(msgspec.json.encode(record) + b"\n")
-    assert [turn.probe for turn in classify([str(tmp_path)], Options(turns=True)).per_turn or []] == [True]

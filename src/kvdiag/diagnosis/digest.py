@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.split import QUEUED_S
+from kvdiag.diagnosis.turns import PROBE
 from kvdiag.events import KvEvent, TurnRecord
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Digest:
     def _turn(self, record: TurnRecord, felt_s: float) -> bool:
         taken = record.ttft_s if record.ttft_s is not None else record.prefill_s
         if record.cause not in OUTCOMES or record.status >= _ERROR or (taken or 0.0) >= felt_s:
+            return False
+        if record.request_id.startswith(PROBE):
             return False
         if record.cause in SHOWN - self._shown:
             self._shown.add(record.cause)  # its line is evidence

@@ -61,12 +61,16 @@ def counted_late_notifications(book: Casebook, tallies: Tallies) -> list[Tally]:
     engines = [engine for engine in book.engines if engine.counts["late_notifications"]]
     if not engines or turns_of(tallies, "suspect_kv"):
         return []
-    excused = sum(was_given_up(turn, book) for turn in book.turns.values())
+    excused = sum(was_given_up(turn, book) or _is_probe_read_late(turn) for turn in book.turns.values())
     count = sum(engine.counts["late_notifications"] for engine in engines) - excused
     if count <= 0:
         return []
     evidence = notes_of(engines, "counted_late_notifications")
     return [Tally.of("suspect_kv", "read_after_release", "likely", count, evidence)]
+
+
+def _is_probe_read_late(turn: Turn) -> bool:
+    return turn.is_probe and turn.seen("read_after_release")
 
 
 def unplaced(book: Casebook) -> list[str]:

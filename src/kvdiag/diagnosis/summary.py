@@ -68,7 +68,9 @@ class Summary:
         return self.tallies.setdefault((cause, detail), Tally(cause, detail))
 
     def count(self, turn: Turn, faults: list[Fault], baseline: Baseline) -> Judged:
-        """Count a judged turn; return its faults, among them what made it slow."""
+        """Count a judged turn; return its faults, among them what made it slow. The doctor's own are nobody's: not counted."""
+        if turn.is_probe:
+            return Judged(faults, slow=False)
         ended = outcome(turn)
         kept_waiting = baseline.limit_s is None and any(fault.cause in _KEEPS_WAITING for fault in faults)
         slow = kept_waiting or baseline.is_slow(turn, ended if not faults else None)
