@@ -81,7 +81,7 @@ def _rows(
         # What the doctor asks engines directly is nobody's turn: it has a row only where something is known of it.
         if options.turns and (known.faults or not turn.is_probe or outcome(turn) is not None):
             rows.append(row(turn, known, baseline, reads=reads))
-    return rows
+    return sorted(rows, key=lambda turn: (turn.ts is None, turn.ts or ""))
 
 
 def _reads_back(book: Casebook) -> bool:

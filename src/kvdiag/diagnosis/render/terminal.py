@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.report import Finding, Report, TurnReport
 
 _NARROW: Final = 140
-_LEFT_OUT_WHEN_NARROW: Final = frozenset({"Ended", "Confidence", "Prompt", "Request"})
+_LEFT_OUT_WHEN_NARROW: Final = frozenset({"Time", "Confidence", "Prompt", "Request"})
 _EVIDENCE_SHOWN: Final = 3
 _VERDICT_STYLES: Final = {"healthy": "bold green", "inconclusive": "bold yellow"}
 

@@ -205,7 +205,7 @@ def turn_cells(turn: TurnReport, *, narrow: bool = False) -> tuple[str, ...]:
 
 
 TURN_HEADINGS: Final = (
-    "Ended",
+    "Time",
     "Conversation",
     "Turn",
     "Request",
