@@ -90,6 +90,10 @@ LINE_BY_LINE: Final[dict[str, Callable[[int, str], str]]] = {
     "journald json, colours": lambda number, line: json.dumps(
         {"MESSAGE": list(_coloured(number, line).encode("utf-8", "surrogateescape")), "_PID": "8801"}
     ),
+    "journald short-precise": lambda _, line: f"Dec 01 23:46:00.123456 node7 vllm[8801]: {line}",
+    "journald short-unix": lambda _, line: f"1764632760.123456 node7 vllm[8801]: {line}",
+    "ts -i": lambda _, line: f"[2025-12-01 23:46:00] {line}",
+    "tabs": lambda _, line: f"vllm-7c9d5-abcde\tvllm\t{line}",
     "journald short-full": lambda _, line: f"Mon 2025-12-01 23:46:00 CET node7 vllm[8801]: {line}",
     "rfc 5424": lambda number, line: f"<14>1 {_written_at(number, line)} node7 vllm 8801 - - {line}",
     "cloudwatch": lambda number, line: f"{_written_at(number, line)} vllm-prefill/vllm/8d0f {line}",

@@ -71,12 +71,15 @@ _SHORT_FULL: Final = re.compile(
 _FIELD: Final = re.compile(r"\s+\"(?:log|MESSAGE|textPayload|line|message|msg)\": (\".*\"),?\s*$", re.DOTALL)
 """A message in JSON that is laid out over several lines."""
 _SYSLOG: Final = re.compile(
-    r"(?:([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d)|(\d{4}-\d\d-\d\dT\S+)) (\S+) ([\w@./:-]+)\[\d+\]: (.*)", re.DOTALL
+    r"(?:([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d+)?|(\d{4}-\d\d-\d\dT\S+)|\d{9,11}\.\d+) "
+    r"(\S+) ([\w@./:-]+)\[\d+\]: (.*)",
+    re.DOTALL,
 )
+_BRACKETED: Final = re.compile(r"\[(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^\s\]]{0,16})\] (.*)", re.DOTALL)
 _REPEATED: Final = re.compile(r"message repeated (\d+) times: \[ ?(.*)\]\s*$", re.DOTALL)
 _COMPOSE: Final = re.compile(r"([\w.-]{1,80}) +\| ?(.*)", re.DOTALL)
 _KUBECTL: Final = re.compile(
-    r"\[?(?:pod/)?([a-z0-9][a-z0-9.-]{0,250})(?:/| )([a-z0-9][a-z0-9.-]{0,100})\]? (.*)", re.DOTALL
+    r"\[?(?:pod/)?([a-z0-9][a-z0-9.-]{0,250})(?:/|[ \t])([a-z0-9][a-z0-9.-]{0,100})\]?[ \t](.*)", re.DOTALL
 )
 _GREP: Final = re.compile(r"([\w./@-]{1,200}\.(?:log|txt|out|err|json)(?:\.\d+)?)[:-](?:\d+[:-])?(.*)", re.DOTALL)
 _LOOKS_LIKE_LOG: Final = re.compile(
@@ -181,6 +184,8 @@ def _text_wrapper(text: str) -> _Wrapping | None:
         return _timed_wrapper(text)
     if match := _FIELD.match(text):
         return _Wrapping(_json_string(match[1]))
+    if (match := _BRACKETED.match(text)) and (_PLAIN_HEADER.match(match[2]) or _PROXY.match(match[2])):
+        return _Wrapping(match[2], stamp=clock.iso_stamp(match[1]))
     return _syslog_wrapper(text) or _named_wrapper(text) or _prefixed_json(text)
 
 
@@ -188,7 +193,8 @@ def _syslog_wrapper(text: str) -> _Wrapping | None:
     """Peel off what syslog and journald put before a line, in each of their layouts."""
     if match := _SYSLOG.match(text):
         month, day, time, iso, host, unit, rest = match.groups()
-        return _Wrapping(rest, f"{host} {unit}", clock.iso_stamp(iso) if iso else clock.syslog_stamp(month, day, time))
+        dated = clock.iso_stamp(iso) if iso else None
+        return _Wrapping(rest, f"{host} {unit}", clock.syslog_stamp(month, day, time) if month else dated)
     if match := _SHORT_FULL.match(text):
         written, zone, host, unit, rest = match.groups()
         return _Wrapping(rest, f"{host} {unit}", clock.iso_stamp(written) if zone == "UTC" else None)
