@@ -28,7 +28,7 @@ def test_the_causes_are_those_of_the_contract() -> None:
         "upstream_error",
         "router_overhead",
         "unexplained",
-    ]
+    ], "a new cause goes into this list too; CONTRIBUTING.md has all the places"
 
 
 def test_outcomes_are_the_ways_in_which_a_turn_ends_well() -> None:

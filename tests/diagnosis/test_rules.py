@@ -254,7 +254,8 @@ def test_a_rule_names_causes_that_exist_and_what_it_needs(rule: Rule) -> None:
 def test_every_fault_has_a_rule() -> None:
     judged = {cause for rule in RULES for cause in rule.causes}
 
-    assert set(CAUSES) - OUTCOMES - judged == {"unexplained"}
+    unjudged = set(CAUSES) - OUTCOMES - judged
+    assert unjudged == {"unexplained"}, f"RULES of src/kvdiag/diagnosis/rules.py find none of {sorted(unjudged)}"
 
 
 def test_lost_seconds_are_measured_against_this_logs_own_hits(tmp_path: Path) -> None:
