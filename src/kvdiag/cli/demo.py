@@ -146,9 +146,9 @@ def _wait_for_interrupt(stack: LocalStack) -> None:
 
     assert stack.router is not None  # noqa: S101 - the demo's options start one
     _say(f"`. {stack.folder / ENVIRONMENT}` sets the variables of the runbooks' commands, and of this one:")
+    click.echo(f'  {_as_typed()} doctor --router "$ROUTER" --prefill "$PREFILL" --decode "$DECODE"', err=True)
     _say(
-        f'{_as_typed()} doctor --router "$ROUTER" --prefill "$PREFILL" --decode "$DECODE" '
-        f"(it finds ttl_order: the router's {ROUTER_TTL_S} s over decode's {DECODE_TTL_S} s are a fault of this demo's)"
+        f"doctor finds ttl_order: the router's {ROUTER_TTL_S} s over decode's {DECODE_TTL_S} s are one of the demo's faults"
     )
     _say(f"still running; router at {stack.router.url}; Ctrl-C ends it")
     try:

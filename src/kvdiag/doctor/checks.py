@@ -310,7 +310,7 @@ CHECKS: Final = (
     Check(
         "metrics",
         "Are metrics there and filled?",
-        "serve /metrics at this URL (no --disable-log-stats); on a fresh engine send one request",
+        "correct the URL, or serve /metrics there (no --disable-log-stats); on a fresh engine send one request",
         metrics,
     ),
     Check(
