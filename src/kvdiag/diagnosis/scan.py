@@ -22,7 +22,7 @@ from kvdiag.diagnosis.facts import Fact, Scanned
 from kvdiag.diagnosis.lines import Line, parse_line, unglue
 from kvdiag.diagnosis.partial import rejoin, spell_out
 from kvdiag.diagnosis.patterns import PATTERNS, Pattern
-from kvdiag.diagnosis.text import neutralise
+from kvdiag.diagnosis.text import ends, neutralise
 from kvdiag.diagnosis.uneventful import Uneventful
 from kvdiag.events import KvEvent, TurnRecord
 
@@ -114,7 +114,9 @@ def _record(block: bytes, start: int, stop: int) -> TurnRecord | KvEvent | None:
 
 def _recorded(record: TurnRecord | KvEvent, number: int, text: str, origins: Counter[str]) -> Fact:
     origins["json"] += 1
-    return Fact("record", number, "", "json", None, clock.iso_stamp(record.ts), {"record": record}, neutralise(text))
+    return Fact(
+        "record", number, "", "json", None, clock.iso_stamp(record.ts), {"record": record}, neutralise(ends(text))
+    )
 
 
 def _hit_lines(block: bytes) -> list[HitLine]:

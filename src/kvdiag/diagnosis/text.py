@@ -27,3 +27,9 @@ def neutralise(text: str, limit: int = EVIDENCE_CHARS) -> str:
         return text.strip()
     clean = _CONTROL.sub("", strip_ansi(text[: limit * 8])).strip()
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def ends(text: str, limit: int = EVIDENCE_CHARS) -> str:
+    """Return `text` with its middle left out where it is too long: our records name the request first and the cause last."""
+    half = (limit - 3) // 2
+    return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
