@@ -141,4 +141,4 @@ def _events(stream: bytes) -> Iterator[dict[str, Any]]:
 def _complaint(answer: Answer) -> str:
     error = answer.json().get("error")
     message = error.get("message") if isinstance(error, dict) else None
-    return str(message or answer.body[:200].decode("utf-8", "replace"))[:200]
+    return str(message or answer.body[:200].decode("utf-8", "replace")).strip()[:200]
