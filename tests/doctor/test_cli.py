@@ -138,7 +138,7 @@ def test_watch_shows_one_frame(serve: Serve, capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert "0 turns/s" in out
     assert "remote_hit" in out
-    assert "decode http://127.0.0.1" in out
+    assert "decode 127.0.0.1" in out
 
 
 def test_watch_names_what_is_down(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,10 +170,12 @@ def test_watch_piped_prints_a_line_a_frame_until_interrupted(serve: Serve) -> No
     assert (watching.returncode, err) == (0, "")
 
 
-def test_watch_redraws_on_a_terminal_until_interrupted(serve: Serve) -> None:
-    command = [sys.executable, "-m", "kvdiag", "watch", *urls(serve, router=Router(turns=5)), "--interval", "0.1"]
+@pytest.mark.parametrize(("columns", "whole"), [("120", True), ("80", False)])
+def test_watch_redraws_on_a_terminal_until_interrupted(serve: Serve, columns: str, *, whole: bool) -> None:
+    named = urls(serve, router=Router(turns=5))
+    command = [sys.executable, "-m", "kvdiag", "watch", *named, "--interval", "0.1"]
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": columns, "LINES": "40"}
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as watching:
         os.close(theirs)
         seen = b""
@@ -186,6 +188,9 @@ def test_watch_redraws_on_a_terminal_until_interrupted(serve: Serve) -> None:
     drain.join(timeout=20)
     os.close(ours)
     assert b"\x1b[?1049h" in seen, "the alternate screen leaves what was there alone"
+    engine = named[named.index("--decode") + 1].removeprefix("http://")
+    assert f"decode {engine} ".encode() in seen
+    assert (b"External" in seen) == whole
 
 
 def _drain(terminal: int) -> None:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _CAUSES_SHOWN: Final = 12
 _CAUSES: Final = ("Cause", "Turns now", "Since start")
 _ENGINES: Final = ("Engine", "Running", "Waiting", "KV used", "Retained", "Reads", "External", "Failed")
+_LEFT_OUT_WHEN_NARROW: Final = frozenset({"Reads", "External"})
+_WIDE: Final = 110
+"""Columns from which on nothing is left out."""
 
 
 _EXAMPLES = """\b
@@ -63,7 +66,8 @@ def command(
         raise UnavailableError(f"{names}: no metrics of vLLM or kvdiag at /metrics there; check the URLs")
     frames = _frames(first, look, interval)
     if once:
-        click.echo(text(_parts(next(frames)), screen(Style())), nl=False)
+        console = screen(Style())
+        click.echo(text(_parts(next(frames), console.width), console), nl=False)
     else:
         with contextlib.suppress(KeyboardInterrupt):  # the way to end it
             (_redraw if sys.stdout.isatty() else _print)(frames)
@@ -100,7 +104,7 @@ def _redraw(frames: Iterator[Frame]) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     with Live(Text("first interval ..."), console=console, auto_refresh=False, screen=True) as live:
         for shown in frames:
-            live.update(Group(*_parts(shown)), refresh=True)
+            live.update(Group(*_parts(shown, console.width)), refresh=True)
 
 
 def _print(frames: Iterator[Frame]) -> None:
@@ -109,7 +113,7 @@ def _print(frames: Iterator[Frame]) -> None:
         sys.stdout.flush()
 
 
-def _parts(shown: Frame) -> Iterator[RenderableType]:
+def _parts(shown: Frame, width: int) -> Iterator[RenderableType]:
     if shown.router:
         yield Text(_router_line(shown), style="bold")
     if down := _down(shown):
@@ -117,7 +121,9 @@ def _parts(shown: Frame) -> Iterator[RenderableType]:
     if shown.causes:
         yield table(_CAUSES, map(_cause_cells, shown.causes[:_CAUSES_SHOWN]), _CAUSES[1:])
     if shown.engines:
-        yield table(_ENGINES, map(_engine_cells, shown.engines), _ENGINES[1:])
+        kept = [place for place, name in enumerate(_ENGINES) if width >= _WIDE or name not in _LEFT_OUT_WHEN_NARROW]
+        rows = ([_engine_cells(row)[place] for place in kept] for row in shown.engines)
+        yield table([_ENGINES[place] for place in kept], rows, _ENGINES[1:])
 
 
 def _router_line(shown: Frame) -> str:
@@ -137,7 +143,7 @@ def _engine_cells(row: EngineRow) -> tuple[str, ...]:
     reads = wording.UNKNOWN if row.read_bytes_per_s is None else f"{wording.size(row.read_bytes_per_s)}/s"
     external = wording.UNKNOWN if row.external_tokens_per_s is None else f"{row.external_tokens_per_s:,.0f} tokens/s"
     load = _number(row.running), _number(row.waiting), _share(row.kv_usage)
-    return neutral(row.name), *load, retained, reads, external, _number(row.failed_transfers)
+    return neutral(row.name.replace("http://", "")), *load, retained, reads, external, _number(row.failed_transfers)
 
 
 def _down(shown: Frame) -> list[str]:
