@@ -120,3 +120,10 @@ def test_turns_without_a_row_are_said_to_be(report: Report, output: Format) -> N
     assert (
         "12,345 earlier ones are counted" in shown or '"without_row": 12345' in shown or '"without_row":12345' in shown
     )
+
+
+@pytest.mark.parametrize(("total", "said"), [(2, False), (9, True)])
+def test_turns_that_no_line_names_are_said_to_have_no_row(report: Report, total: int, *, said: bool) -> None:
+    report.per_turn = (report.per_turn or [])[:2]
+    report.turns.total = total
+    assert ("7 of 9 turns have no row: no line names them." in render(report, "terminal", turns=True)) == said

@@ -150,6 +150,9 @@ def notice(report: Report) -> str:
     if report.without_row:
         shown = count(len(report.per_turn or ()))
         limits.append(f"Only the last {shown} turns have a row; {count(report.without_row)} earlier ones are counted.")
+    nameless = report.turns.total - report.without_row - len(report.per_turn or ())
+    if report.per_turn is not None and nameless > 0:
+        limits.append(f"{count(nameless)} of {count(report.turns.total)} turns have no row: no line names them.")
     return " ".join(limits)
 
 
