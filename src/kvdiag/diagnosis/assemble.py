@@ -168,8 +168,9 @@ def _why_inconclusive(book: Casebook) -> str:
 
 def _turn_counts(book: Casebook, summary: Summary) -> TurnCounts:
     accepted = max((notes.accepted for notes in book.files.values()), default=0)
+    found = max((tally.turns for tally in summary.tallies.values()), default=0)
     return TurnCounts(
-        total=summary.turns + summary.routed or max(accepted, len(book.turns) + book.matched),
+        total=summary.turns + summary.routed or max(accepted, found, len(book.turns) + book.matched),
         first=summary.first,
         later=summary.turns - summary.first,
         reused=summary.reused + (summary.sent if _reads_back(book) else 0),
