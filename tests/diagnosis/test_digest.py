@@ -178,3 +178,17 @@ def test_a_slow_hit_is_kept_with_the_turn_before_it() -> None:
 def test_lines_that_quote_a_record_are_no_record() -> None:
     quoted = b'INFO:     output: {"schema":"kvdiag.turn/1","request_id":"x"}\n'
     assert scan(quoted, FELT_S).facts == []
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize(
+    "names", [("prefill.log", "proxy.log"), ("z-prefill.log", "proxy.log")], ids=["engine first", "router first"]
+)
+def test_prefills_word_outweighs_that_a_handle_was_sent(tmp_path: Path, names: tuple[str, str], *, rows: bool) -> None:
+    skipped = "".join(
+        f"(EngineCore pid=2) DEBUG 11-29 20:00:00 [s.py:1] Skipping remote pull for chatcmpl-r{number}-0000000a: 52 remote tokens < threshold 256\n"
+        for number in range(1, 1200, 5)
+    )
+    logs = {names[0]: skipped.encode(), names[1]: proxy_turns(1200).encode()}
+    report = classify_logs(tmp_path, logs, Options(turns=rows))
+    assert [(item.cause, item.turns) for item in report.findings] == [("below_threshold", 240)]

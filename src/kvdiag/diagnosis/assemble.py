@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _NAMED: Final = 3
 _UNTELLING: Final = MARKS | {"released"}
+_WHO_READ: Final = (
+    "no fault seen, but only prefill's log tells whether it read what the router's handles offered: add it"
+)
 _REUSED: Final = frozenset({"remote_hit", "local_hit"})
 
 
@@ -44,8 +47,9 @@ def assemble(book: Casebook, options: Options) -> Report:
     absorb_effects(book, summary, by_turns)
     explain_slow(summary)
     rows = _rows(book, summary, judged, baseline, options)
-    findings = ranked(tally for tally in summary.tallies.values() if tally.cause not in OUTCOMES)
-    shown = [tally for tally in summary.tallies.values() if tally.cause in SHOWN]
+    faults = (tally for tally in summary.tallies.values() if tally.cause not in OUTCOMES)
+    findings = ranked(tally for tally in faults if not tally.on_purpose)
+    shown = [tally for tally in summary.tallies.values() if tally.cause in SHOWN or tally.on_purpose]
     missing = _not_evaluated(book, summary)
     return Report(
         verdict=_verdict(book, findings, summary, missing),
@@ -102,12 +106,8 @@ def _verdict(book: Casebook, findings: list[Tally], summary: Summary, missing: l
     if findings:
         first = findings[0]
         return Verdict(cause=first.cause, detail=first.detail, confidence=first.confidence, summary=_summary(first))
-    if logs := unplaced(book):
-        return Verdict(cause="inconclusive", confidence="possible", summary=_whose_are(logs))
-    if not _judged(book):
-        return Verdict(cause="inconclusive", confidence="possible", summary=_why_inconclusive(book))
-    if book.unread:
-        return Verdict(cause="inconclusive", confidence="possible", summary=_what_is_missing(book.unread))
+    if reason := _open_question(book, summary):
+        return Verdict(cause="inconclusive", confidence="possible", summary=reason)
     below = summary.tallies.get(("below_threshold", None))
     others = summary.sent + sum(tally.turns for (cause, _), tally in summary.tallies.items() if cause in _REUSED)
     if below is not None and below.turns >= others:
@@ -127,6 +127,21 @@ def _summary(tally: Tally) -> str:
     meaning = cause.details.get(tally.detail or "", cause.meaning)
     turns = f"{tally.turns} turn{'s' if tally.turns != 1 else ''}: " if tally.turns else ""
     return f"{turns}{meaning}"
+
+
+def _open_question(book: Casebook, summary: Summary) -> str | None:
+    """Return why nothing can be called healthy although no fault was found; None where nothing speaks against it."""
+    if logs := unplaced(book):
+        return _whose_are(logs)
+    if not _judged(book):
+        return _why_inconclusive(book)
+    if book.unread:
+        return _what_is_missing(book.unread)
+    return _WHO_READ if summary.sent and not book.with_role("prefill") else None
+
+
+def _is_matched(turn: Turn) -> bool:
+    return any(mark.data["event"].role == "prefill" for mark in turn.marks.get("event_match", ()))
 
 
 def _judged(book: Casebook) -> bool:
@@ -169,8 +184,10 @@ def _why_inconclusive(book: Casebook) -> str:
 def _turn_counts(book: Casebook, summary: Summary) -> TurnCounts:
     accepted = max((notes.accepted for notes in book.files.values()), default=0)
     found = max((tally.turns for tally in summary.tallies.values()), default=0)
+    # A turn whose match was only counted may have a row for another event of it.
+    matched = book.matched + sum(_is_matched(turn) for turn in book.turns.values())
     return TurnCounts(
-        total=summary.turns + summary.routed or max(accepted, found, len(book.turns) + book.matched),
+        total=summary.turns + summary.routed or max(accepted, found, matched, len(book.turns)),
         first=summary.first,
         later=summary.turns - summary.first,
         reused=summary.reused + (summary.sent if _reads_back(book) else 0),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from kvdiag.diagnosis.findings import HOLDOUT
 from kvdiag.events import TURN_BUCKETS, turn_bucket
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 Change = Literal["better", "worse", "within noise", "too few"]
 
-HOLDOUT: Final = "holdout"
-"""The detail of turns that a router with a holdout share keeps from reusing."""
 ENOUGH_CONVERSATIONS: Final = 5
 ENOUGH_TURNS: Final = 10
 _RESAMPLES: Final = 2000

@@ -101,7 +101,8 @@ class Digest:
 
     def _event(self, event: KvEvent) -> bool:
         lost_in_part = event.kind == "decline" and event.request_id == self._hit
-        quiet = event.kind in _QUIET and (event.cause is None or event.cause in OUTCOMES) and not _felt(event)
+        well = event.cause is None or event.cause in OUTCOMES
+        quiet = event.kind in _QUIET and well and not _felt(event) and not is_lapse(event)
         if not quiet and not lost_in_part:
             return False
         if event.kind == "match":
@@ -112,6 +113,11 @@ class Digest:
         self.matched += event.kind == "match" and event.role == "prefill"
         self.begin, self.end = self.begin or event.ts, event.ts
         return True
+
+
+def is_lapse(event: KvEvent) -> bool:
+    """Tell whether prefill's lease ended before decode had read."""
+    return (event.kind, event.role, event.release) == ("release", "prefill", "expired")
 
 
 def _felt(event: KvEvent) -> bool:

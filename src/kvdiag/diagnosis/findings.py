@@ -11,6 +11,8 @@ from kvdiag.diagnosis.report import Evidence, Finding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+HOLDOUT: Final = "holdout"
+"""The detail of turns that a router with a holdout share keeps from reusing."""
 MAX_EVIDENCE: Final = 12
 _PER_FILE: Final = 5
 _RANK: Final[dict[Confidence, int]] = {"certain": 0, "likely": 1, "possible": 2}
@@ -67,6 +69,11 @@ class Tally:
         """Return what to sort by, in seconds: measured where it can be, else weighed."""
         weighed = self.failed * _FAILED_S + (self.turns - self.failed) * _WEIGHT_S.get(self.cause, _DEFAULT_S)
         return max(self.lost_seconds or 0.0, weighed)
+
+    @property
+    def on_purpose(self) -> bool:
+        """Whether somebody chose it: an experiment is shown, and is no fault."""
+        return (self.cause, self.detail) == ("missing_metadata", HOLDOUT)
 
     def finding(self) -> Finding:
         """Return the tally as the report shows it."""

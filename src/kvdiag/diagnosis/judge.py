@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kvdiag.causes import CAUSES, OUTCOMES, Confidence
-from kvdiag.diagnosis.digest import SENT
+from kvdiag.diagnosis.digest import SENT, is_lapse
 from kvdiag.diagnosis.ids import external_id, spellings
 from kvdiag.diagnosis.split import COARSE_S, QUEUED_S, TELLING_BYTES, longest_queue, router_s
 
@@ -89,7 +89,7 @@ def is_only_sent(turn: Turn) -> bool:
 def _told_outcome(turn: Turn) -> str | None:
     if turn.record is not None and turn.record.cause in OUTCOMES:
         return turn.record.cause
-    if turn.counted is not None:
+    if turn.counted not in {None, SENT}:
         return turn.counted
     for mark in turn.marks.get("event_match", ()):
         if mark.engine.role != "decode" and mark.data["event"].cause in OUTCOMES:
@@ -97,7 +97,7 @@ def _told_outcome(turn: Turn) -> str | None:
     for kind in ("below_threshold", "local_hit"):
         if turn.seen(kind):
             return kind
-    return None
+    return turn.counted
 
 
 def _failed(turn: Turn) -> bool:
@@ -190,11 +190,17 @@ def _recorded(turn: Turn, book: Casebook) -> Fault | None:
         detail = record.detail if record.detail in CAUSES[cause].details else None
         cause, detail, lines = _root(cause, detail, book)
         return Fault(cause, detail, "certain", [*lines, turn.record_at], failed=record.status >= _SERVER_ERROR)
-    return None if outcome(turn) in _REUSED or was_given_up(turn, book) else _event_fault(turn)
+    if was_given_up(turn, book):
+        return None
+    if outcome(turn) not in _REUSED:
+        return _event_fault(turn, "event_failure", "event_decline", "event_match")
+    # A connector matches before it reads: what fails then is no hit, unless the router knows better.
+    by_router = record is not None or turn.counted not in {None, SENT}
+    return None if by_router else _event_fault(turn, "event_failure")
 
 
-def _event_fault(turn: Turn) -> Fault | None:
-    for kind in ("event_failure", "event_decline", "event_match"):
+def _event_fault(turn: Turn, *kinds: str) -> Fault | None:
+    for kind in kinds:
         for mark in turn.marks.get(kind, ()):
             event = mark.data["event"]
             if event.cause not in CAUSES or event.cause in OUTCOMES:
@@ -238,7 +244,8 @@ def _lapsed(turn: Turn) -> Fault | None:
     for mark in turn.marks.get("released", ()):
         if mark.engine.role == "prefill" or mark.data["old"]:
             return Fault("expired_handoff", None, "certain", turn.evidence("released", *EFFECTS))
-    return None
+    lines = [mark.evidence for mark in turn.marks.get("event_release", ()) if is_lapse(mark.data["event"])]
+    return Fault("expired_handoff", None, "certain", lines) if lines else None
 
 
 def _not_read(turn: Turn, book: Casebook) -> Fault | None:

@@ -87,7 +87,7 @@ def queue_s(turn: Turn, role: Role = "prefill") -> float | None:
     """Return how long the request waited in an engine of this role until it was admitted; seconds."""
     if role == "prefill" and turn.record is not None and turn.record.queue_s is not None:
         return turn.record.queue_s
-    for event in _events(turn, "event_match"):
+    for event in events(turn, "event_match"):
         if event.role == role and event.queue_s is not None:
             return event.queue_s
     return _between(turn, (f"received_{role}", "added"), ("read_started",), role)
@@ -132,10 +132,11 @@ def _felt_s(event: KvEvent) -> float | None:
 
 def transfer_event(turn: Turn, direction: Direction) -> KvEvent | None:
     """Return the connector's event on a transfer of this turn."""
-    return next((event for event in _events(turn, "event_transfer") if event.direction == direction), None)
+    return next((event for event in events(turn, "event_transfer") if event.direction == direction), None)
 
 
-def _events(turn: Turn, kind: str) -> Sequence[KvEvent]:
+def events(turn: Turn, kind: str) -> Sequence[KvEvent]:
+    """Return the connectors' events of this kind on a turn, as `event_match`."""
     return [mark.data["event"] for mark in turn.marks.get(kind, ())]
 
 

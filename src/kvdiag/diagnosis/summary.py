@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from kvdiag.causes import OUTCOMES
-from kvdiag.diagnosis.digest import REUSED, SENT
+from kvdiag.diagnosis.digest import REUSED, SENT, SHOWN
 from kvdiag.diagnosis.findings import Tally
 from kvdiag.diagnosis.judge import Fault, is_only_sent, outcome
-from kvdiag.diagnosis.split import is_telling, longest_queue, main_part, router_s
+from kvdiag.diagnosis.split import events, is_telling, longest_queue, main_part, router_s
 
 if TYPE_CHECKING:
     from kvdiag.causes import Direction
@@ -90,6 +90,9 @@ class Summary:
     def _count_outcome(self, turn: Turn, faults: list[Fault], ended: str | None, *, slow: bool) -> None:
         if turn.counted is not None:
             self._recount(turn.counted, faults)
+            if turn.counted == SENT and not faults and ended in SHOWN:
+                self.sent -= 1
+                self.tally(ended).add("certain", outcome_lines(turn, ended))
             return
         sent = is_only_sent(turn)
         if not faults and ended is not None and not sent:
@@ -149,7 +152,8 @@ def lost_tokens(turn: Turn) -> int | None:
     """
     record = turn.record
     if record is None or record.lost_tokens is None:
-        return turn.tokens_lost
+        told = [event.lost_tokens for event in events(turn, "event_decline") if event.lost_tokens]
+        return sum(told) if told else turn.tokens_lost
     blind = record.cause == "missing_metadata" and record.lookup != "hit"
     return turn.tokens_lost if blind and not record.lost_tokens else record.lost_tokens
 
