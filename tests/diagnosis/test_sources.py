@@ -24,6 +24,8 @@ from kvdiag.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Buffer
+
 
 def test_a_rotated_set_is_one_source_oldest_first(tmp_path: Path) -> None:
     names = ["decode.log", "decode.log.1", "decode.log.2.gz", "decode.log.10.zst", "prefill.log"]
@@ -178,3 +180,21 @@ def test_a_tar_archive_is_refused(tmp_path: Path, pack: Callable[[bytes], bytes]
     assert not is_plain(str(path))
     with pytest.raises(InputError, match="a tar archive, which is not read; unpack it first"):
         list(read_blocks(str(path)))
+
+
+def test_a_range_inside_a_monstrous_line_reads_no_further_than_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "engine.log"
+    path.write_bytes(b"x" * 100_000 + b"\nlast\n")
+    read: list[int] = []
+
+    class Counting(io.FileIO):
+        def readinto(self, buffer: Buffer, /) -> int | None:
+            got = super().readinto(buffer)
+            read.append(got or 0)
+            return got
+
+    monkeypatch.setattr(Path, "open", lambda self, _mode: io.BufferedReader(Counting(self), buffer_size=512))
+    assert read_range(str(path), 1000, 2000) == b""
+    assert sum(read) < 5000

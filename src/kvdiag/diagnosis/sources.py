@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BLOCK: Final = 4 << 20
-_MAX_LINE: Final = 64 << 20
+_MAX_LINE: Final = 16 << 20
 STDIN: Final = "-"
 
 _NUMBERED: Final = re.compile(r"(?P<base>.+?)\.(?P<age>\d{1,4})$")
@@ -184,7 +184,7 @@ def read_range(path: str, start: int, stop: int) -> bytes:
     with Path(path).open("rb") as stream:
         if start:
             stream.seek(start - 1)
-            start += len(stream.readline()) - 1
+            start += len(stream.readline(stop - start + 1)) - 1
         if start >= stop:
             return b""
         block = stream.read(stop - start)
