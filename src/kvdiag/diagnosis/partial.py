@@ -24,7 +24,7 @@ _JOURNAL_BYTES: Final = re.compile(rb'"MESSAGE" ?: ?\[(\d{1,3}(?:, ?\d{1,3})*)\]
 
 def spell_out(block: bytes) -> bytes:
     """Return `block` with journald's messages as text: `-o json` writes one with control characters as its bytes."""
-    return _JOURNAL_BYTES.sub(_spelled, block) if b'"MESSAGE"' in block else block
+    return _JOURNAL_BYTES.sub(_spelled, block) if block.startswith(b"{") and b'"MESSAGE"' in block else block
 
 
 def _spelled(match: re.Match[bytes]) -> bytes:

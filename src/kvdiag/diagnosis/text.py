@@ -18,7 +18,8 @@ def strip_ansi(text: str) -> str:
     """Return `text` without terminal escape sequences."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    return _SPELLED.sub("", text) if "m" in text and "[" in text else text
+    # Whatever is coloured ends with a reset, which is quicker to look for.
+    return _SPELLED.sub("", text) if "[0m" in text or "[0;" in text else text
 
 
 def neutralise(text: str, limit: int = EVIDENCE_CHARS) -> str:
