@@ -21,6 +21,8 @@ Role = Literal["prefill", "decode"]
 EventKind = Literal["match", "transfer", "retain", "release", "decline", "failure"]
 Release = Literal["read", "expired", "notified"]
 """How the holding of blocks for the other engine ended; notified: it needed no read and said so."""
+PROBE: Final = "kvdiag-probe-"
+"""How the ids of `kvdiag doctor`'s requests and conversations begin."""
 TurnBucket = Literal["1", "2-4", "5-9", "10+"]
 TURN_BUCKETS: Final[tuple[TurnBucket, ...]] = ("1", "2-4", "5-9", "10+")
 PromptBucket = Literal["<1k", "1k-4k", "4k-16k", "16k-64k", "64k+"]

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.causes import OUTCOMES
 from kvdiag.diagnosis.ids import external_id
 from kvdiag.diagnosis.split import QUEUED_S
-from kvdiag.diagnosis.turns import PROBE
-from kvdiag.events import KvEvent, TurnRecord
+from kvdiag.events import PROBE, KvEvent, TurnRecord
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.options import LogRole

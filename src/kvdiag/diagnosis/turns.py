@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from kvdiag.events import PROBE
+
 if TYPE_CHECKING:
     from kvdiag.diagnosis.engines import EngineLog, Failure
     from kvdiag.diagnosis.options import LogRole
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     from kvdiag.events import TurnRecord
 
 _MAX_MARKS: Final = 3
-PROBE: Final = "kvdiag-probe-"
-"""How the request ids of `kvdiag doctor` begin."""
 
 Teller = tuple[str, int]
 """A process: the name of its log and its id."""

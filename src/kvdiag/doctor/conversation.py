@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvdiag.causes import CAUSES
 from kvdiag.doctor.http import NoAnswerError
+from kvdiag.events import PROBE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,11 @@ _CHAT: Final = "/v1/chat/completions"
 _LONGEST_ANSWER: Final = 512
 _TAIL: Final = " Go on."
 _TAIL_TOKENS: Final = 32
+
+
+def probe_id() -> str:
+    """Return a new id by which a request or conversation is known as the doctor's."""
+    return f"{PROBE}{secrets.token_hex(8)}"
 
 
 class BrokenLinkError(Exception):
@@ -102,7 +108,7 @@ class Speaker:
         return next((found for body in bodies if (found := _params(body))), {})
 
     def _post(self, service: Service, path: str, body: dict[str, Any], headers: dict[str, str]) -> Answer:
-        named = {"X-Request-Id": f"kvdiag-probe-{secrets.token_hex(8)}"} | headers
+        named = {"X-Request-Id": probe_id()} | headers
         try:
             answer = service.server.post(path, body, self.timeout_s, named)
         except NoAnswerError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvdiag.doctor import readback
 from kvdiag.doctor.checks import Result, State, judged, needs
-from kvdiag.doctor.conversation import BrokenLinkError, Speaker
+from kvdiag.doctor.conversation import BrokenLinkError, Speaker, probe_id
 from kvdiag.doctor.pair import Pair
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _guarded(check: str, link: Callable[[], Result]) -> Result:
 
 
 def _through_router(speaker: Speaker, router: Service, site: Site) -> Result:
-    name = f"kvdiag-probe-{secrets.token_hex(8)}"
+    name = probe_id()
     first = speaker.complete(router, _opening(speaker, router), conversation=name)
     before, read_before = readback.scraped(router), [readback.scraped(engine) for engine in site.prefills]
     speaker.complete(router, first.followed_by(), limit=1, conversation=name)
@@ -141,7 +141,7 @@ def _opening(speaker: Speaker, router: Service) -> list[int] | str:
     In front of stock engines a router compares what a conversation sends with what it sent before.
     """
     text = speaker.opening()
-    told = speaker.complete(router, text, limit=1, conversation=f"kvdiag-probe-{secrets.token_hex(8)}").prompt
+    told = speaker.complete(router, text, limit=1, conversation=probe_id()).prompt
     return secrets.SystemRandom().sample(told, len(told)) if isinstance(told, list) else text
 
 
