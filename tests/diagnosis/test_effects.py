@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.diagnosis.vllm_lines import BUSY, DECODE, PREFILL
 
 from kvdiag.diagnosis import Options, classify
 
@@ -13,19 +14,8 @@ if TYPE_CHECKING:
 
     from kvdiag.diagnosis.report import Report
 
-_CONFIG = (
-    "(APIServer pid=1) INFO 10-14 08:00:00 [f.py:1] non-default args: {{'kv_transfer_config': KVTransferConfig("
-    "kv_connector='NixlConnector', engine_id='{engine}', kv_role='{role}', kv_connector_extra_config="
-    "{{'bidirectional_kv_xfer': True}})}}"
-)
-PREFILL = _CONFIG.format(engine="p", role="kv_producer")
-DECODE = _CONFIG.format(engine="d", role="kv_consumer")
-_LOAD = (
-    "(APIServer pid=1) INFO 10-14 09:00:{at} [f.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation "
-    "throughput: 9.0 tokens/s, Running: 9 reqs, Waiting: {waiting} reqs, GPU KV cache usage: {usage}%"
-)
-QUEUE = [_LOAD.format(at=at, waiting=30, usage=20) for at in (10, 20, 30)]
-FULL = [_LOAD.format(at=at, waiting=30, usage=99) for at in (10, 20, 30)]
+QUEUE = [BUSY.format(at=at, waiting=30, usage=20) for at in (10, 20, 30)]
+FULL = [BUSY.format(at=at, waiting=30, usage=99) for at in (10, 20, 30)]
 _SLOW_READ = (
     "(APIServer pid=1) INFO 10-14 09:00:10 [f.py:1] KV Transfer metrics: Num successful transfers=1, Avg xfer time (ms)=6000, "
     "Avg MB per transfer=100.0, Num failed transfers=0, Num KV expired reqs=0"

@@ -36,7 +36,7 @@ def event(**fields: object) -> bytes:
         "conversation": "c",
         "turn": 6,
     }
-    return msgspec.json.encode(KvEvent(**(known | fields)))  # type: ignore[arg-type]
+    return msgspec.json.encode(msgspec.convert(known | fields, KvEvent))
 
 
 @pytest.mark.parametrize("rows", [False, True])

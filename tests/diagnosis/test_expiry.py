@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.diagnosis.vllm_lines import DECODE, PREFILL
 
 from kvdiag.diagnosis import Options, classify
 
@@ -13,13 +14,6 @@ if TYPE_CHECKING:
 
     from kvdiag.diagnosis.report import Report
 
-_CONFIG = (
-    "(APIServer pid=1) INFO 10-14 08:00:00 [f.py:1] non-default args: {{'kv_transfer_config': KVTransferConfig("
-    "kv_connector='NixlConnector', engine_id='{engine}', kv_role='{role}', kv_connector_extra_config="
-    "{{'bidirectional_kv_xfer': True}})}}"
-)
-PREFILL = _CONFIG.format(engine="p", role="kv_producer")
-DECODE = _CONFIG.format(engine="d", role="kv_consumer")
 ERROR_500 = 'INFO:     192.0.2.1:9 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error'
 LOAD = "Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 0 reqs"
 UNREAD = "NIXL transfer failure: transfer_failed | Context: {'failure_type': 'transfer_failed', 'request_id': 'chatcmpl-a-0000000b'}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.diagnosis.vllm_lines import DECODE
 
 from kvdiag.diagnosis import Options, classify
 from kvdiag.events import TurnRecord
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LATE = (
-    "(APIServer pid=1) INFO 10-14 08:00:00 [f.py:1] non-default args: {'kv_transfer_config': KVTransferConfig(kv_connector="
-    "'NixlConnector', engine_id='d', kv_role='kv_consumer', kv_connector_extra_config={'bidirectional_kv_xfer': True})}\n"
+    f"{DECODE}\n"
     "(EngineCore pid=2) ERROR 10-14 09:00:01 [f.py:1] Potentially invalid KV blocks for unrecognized request "
     "chatcmpl-kvdiag-probe-1-0000000a were retrieved by a decode worker.\n"
     "(APIServer pid=1) INFO 10-14 09:00:10 [f.py:1] KV Transfer metrics: Num successful transfers=1, Avg xfer time (ms)=20, "
@@ -44,8 +44,10 @@ def test_a_probe_that_the_router_saw_is_marked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [False, True])
 def test_what_the_doctor_asks_is_no_finding(tmp_path: Path, *, rows: bool) -> None:
     known = {"ts": "2026-11-29T20:00:05Z", "conversation": "c", "turn": 2, "status": 200}
-    diverged = TurnRecord(request_id="kvdiag-probe-2", cause="prefix_diverged", detail="in_history", **known)  # type: ignore[arg-type]
-    read_back = TurnRecord(request_id="kvdiag-probe-3", cause="remote_hit", **known)  # type: ignore[arg-type]
+    diverged = msgspec.convert(
+        known | {"request_id": "kvdiag-probe-2", "cause": "prefix_diverged", "detail": "in_history"}, TurnRecord
+    )
+    read_back = msgspec.convert(known | {"request_id": "kvdiag-probe-3", "cause": "remote_hit"}, TurnRecord)
     (tmp_path / "decode.log").write_text(LATE)
     (tmp_path / "turns.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, (diverged, read_back))) + b"\n")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.diagnosis.vllm_lines import BUSY, DECODE, PREFILL
 
 from kvdiag.causes import CAUSES, OUTCOMES
 from kvdiag.diagnosis import Options, classify
@@ -16,17 +17,6 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.report import Report, Verdict
 
 P = "(EngineCore pid=2) {level} 10-14 09:{at} [f.py:1] {text}"
-_CONFIG = (
-    "(APIServer pid=1) INFO 10-14 08:00:00 [f.py:1] non-default args: {{'kv_transfer_config': KVTransferConfig("
-    "kv_connector='NixlConnector', engine_id='{engine}', kv_role='{role}', kv_connector_extra_config="
-    "{{'bidirectional_kv_xfer': {on}}})}}"
-)
-PREFILL = _CONFIG.format(engine="p", role="kv_producer", on=True)
-DECODE = _CONFIG.format(engine="d", role="kv_consumer", on=True)
-BUSY = (
-    "(APIServer pid=1) INFO 10-14 09:00:{at} [f.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation "
-    "throughput: 9.0 tokens/s, Running: 9 reqs, Waiting: {waiting} reqs, GPU KV cache usage: {usage}%"
-)
 MOVED = (
     "(APIServer pid=1) INFO 10-14 09:00:10 [f.py:1] KV Transfer metrics: Num successful transfers=1, Avg xfer time (ms)={ms}, "
     "Avg MB per transfer=100.0, Num failed transfers={failed}, Num KV expired reqs={expired}, Num notifs after expiry={late}"

@@ -35,8 +35,8 @@ NORMAL: dict[str, object] = {
 
 def turns(**last: object) -> bytes:
     """Return a log of ordinary turns and a last one that differs."""
-    records = [TurnRecord(**(NORMAL | {"request_id": f"r{n}"})) for n in range(20)]  # type: ignore[arg-type]
-    records.append(TurnRecord(**(NORMAL | {"request_id": "last"} | last)))  # type: ignore[arg-type]
+    records = [msgspec.convert(NORMAL | {"request_id": f"r{n}"}, TurnRecord) for n in range(20)]
+    records.append(msgspec.convert(NORMAL | {"request_id": "last"} | last, TurnRecord))
     return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
 
 
@@ -50,7 +50,7 @@ def moved(size: int, **fields: object) -> bytes:
         "direction": "decode_to_prefill",
         "bytes": size,
     }
-    return msgspec.json.encode(KvEvent(**(known | fields))) + b"\n"  # type: ignore[arg-type]
+    return msgspec.json.encode(msgspec.convert(known | fields, KvEvent)) + b"\n"
 
 
 def diagnosed(folder: Path, turn_log: bytes, events: bytes = b"", options: Options = Options()) -> Report:  # noqa: B008 - frozen
@@ -101,14 +101,14 @@ def test_an_engine_short_of_cpu_raises_no_alarm(tmp_path: Path, last: dict[str, 
 def queued_turns(**fields: object) -> bytes:
     """Return turns that are all alike, so that none is slow beside the others."""
     return b"".join(
-        msgspec.json.encode(TurnRecord(**(NORMAL | fields | {"request_id": f"r{n}"}))) + b"\n"  # type: ignore[arg-type]
+        msgspec.json.encode(msgspec.convert(NORMAL | fields | {"request_id": f"r{n}"}, TurnRecord)) + b"\n"
         for n in range(8)
     )
 
 
 def matched(role: str, *, queue_s: float) -> bytes:
     known = {"ts": NORMAL["ts"], "role": role, "engine_id": "e", "kind": "match", "queue_s": queue_s}
-    events = (KvEvent(**(known | {"request_id": f"chatcmpl-r{n}-0000000a"})) for n in range(8))  # type: ignore[arg-type]
+    events = (msgspec.convert(known | {"request_id": f"chatcmpl-r{n}-0000000a"}, KvEvent) for n in range(8))
     return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
 
 
