@@ -17,7 +17,7 @@ from kvdiag.diagnosis.per_turn import row
 from kvdiag.diagnosis.report import Latency, NotEvaluated, Report, TurnCounts, Verdict
 from kvdiag.diagnosis.routing import MARKS
 from kvdiag.diagnosis.rules import RULES
-from kvdiag.diagnosis.split import needs
+from kvdiag.diagnosis.split import events, needs
 
 if TYPE_CHECKING:
     from kvdiag.diagnosis.casebook import Casebook, FileNotes
@@ -46,7 +46,8 @@ def assemble(book: Casebook, options: Options) -> Report:
             summary.merge(tally)
     absorb_effects(book, summary, by_turns)
     explain_slow(summary)
-    rows = _rows(book, summary, judged, baseline, options)
+    reads = _reads_back(book)
+    rows = _rows(summary, judged, baseline, options, reads=reads)
     faults = (tally for tally in summary.tallies.values() if tally.cause not in OUTCOMES)
     findings = ranked(tally for tally in faults if not tally.on_purpose)
     shown = [tally for tally in summary.tallies.values() if tally.cause in SHOWN or tally.on_purpose]
@@ -54,7 +55,7 @@ def assemble(book: Casebook, options: Options) -> Report:
     return Report(
         verdict=_verdict(book, findings, summary, missing),
         window=window(book),
-        turns=_turn_counts(book, summary),
+        turns=_turn_counts(book, summary, reads=reads),
         findings=[tally.finding() for tally in [*findings, *shown]],
         not_evaluated=missing,
         inputs=[summarise(notes) for notes in book.files.values()],
@@ -76,9 +77,9 @@ def _judge_turns(book: Casebook, summary: Summary, options: Options) -> tuple[Ba
 
 
 def _rows(
-    book: Casebook, summary: Summary, judged: list[tuple[Turn, Judged]], baseline: Baseline, options: Options
+    summary: Summary, judged: list[tuple[Turn, Judged]], baseline: Baseline, options: Options, *, reads: bool
 ) -> list[TurnReport]:
-    reads, members = _reads_back(book), members_of(summary.tallies)
+    members = members_of(summary.tallies)
     rows = []
     for turn, found in judged:
         known = settle(turn, found, summary, members)
@@ -141,7 +142,7 @@ def _open_question(book: Casebook, summary: Summary) -> str | None:
 
 
 def _is_matched(turn: Turn) -> bool:
-    return any(mark.data["event"].role == "prefill" for mark in turn.marks.get("event_match", ()))
+    return any(event.role == "prefill" for event in events(turn, "event_match"))
 
 
 def _judged(book: Casebook) -> bool:
@@ -158,15 +159,18 @@ def _is_told(turn: Turn) -> bool:
 
 def _what_is_missing(unread: list[FileNotes]) -> str:
     """Return why nothing can be called healthy: a fault may stand where nobody could read."""
-    named = ", ".join(f"{notes.path} ({notes.problem})" for notes in unread[:_NAMED])
-    more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
-    return f"no fault seen, but not every input could be read to its end: {named}{more}"
+    named = _some([f"{notes.path} ({notes.problem})" for notes in unread])
+    return f"no fault seen, but not every input could be read to its end: {named}"
 
 
 def _whose_are(logs: list[str]) -> str:
     """Return why expiries are not judged where nothing tells who wrote them."""
-    named = ", ".join(logs[:_NAMED]) + (f" and {len(logs) - _NAMED} more" if len(logs) > _NAMED else "")
-    return f"blocks expired in {named}: normal on decode, a fault on prefill, and nothing tells which it is; say so with --role"
+    return f"blocks expired in {_some(logs)}: normal on decode, a fault on prefill, and nothing tells which it is; say so with --role"
+
+
+def _some(names: list[str]) -> str:
+    """Return the first names of a list, and how many more there are."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _why_inconclusive(book: Casebook) -> str:
@@ -181,7 +185,7 @@ def _why_inconclusive(book: Casebook) -> str:
     return "too little was recognised: nothing was judged"
 
 
-def _turn_counts(book: Casebook, summary: Summary) -> TurnCounts:
+def _turn_counts(book: Casebook, summary: Summary, *, reads: bool) -> TurnCounts:
     accepted = max((notes.accepted for notes in book.files.values()), default=0)
     found = max((tally.turns for tally in summary.tallies.values()), default=0)
     # A turn whose match was only counted may have a row for another event of it.
@@ -190,7 +194,7 @@ def _turn_counts(book: Casebook, summary: Summary) -> TurnCounts:
         total=summary.turns + summary.routed or max(accepted, found, matched, len(book.turns)),
         first=summary.first,
         later=summary.turns - summary.first,
-        reused=summary.reused + (summary.sent if _reads_back(book) else 0),
+        reused=summary.reused + (summary.sent if reads else 0),
         slow=summary.slow,
         slow_first=summary.slow_first,
     )

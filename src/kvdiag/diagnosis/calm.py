@@ -85,7 +85,7 @@ class Skimmer:
         self._left_out: dict[int, HitLine] = {}
 
     def worth_reading(self, lines: Iterable[HitLine]) -> Iterator[HitLine]:
-        """Yield the lines to take apart, in their order."""
+        """Yield the lines to take apart; one that was left out at first comes after those that follow it."""
         for line in lines:
             kind = line[2][0]
             if len(line[2]) > 1 or kind not in self._seen:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kvdiag.causes import CAUSES, OUTCOMES, Confidence
 from kvdiag.diagnosis.digest import SENT, is_lapse
 from kvdiag.diagnosis.ids import external_id, spellings
-from kvdiag.diagnosis.split import COARSE_S, QUEUED_S, TELLING_BYTES, longest_queue, router_s
+from kvdiag.diagnosis.split import COARSE_S, QUEUED_S, TELLING_BYTES, events, longest_queue, router_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kvdiag.diagnosis.engines import Failure
     from kvdiag.diagnosis.report import Evidence
     from kvdiag.diagnosis.turns import Mark, Turn
-    from kvdiag.events import KvEvent
 
 EFFECTS: Final = ("skipped", "load_failed", "internal_error", "aborted")
 # A set-up with a new peer is a second or two of work; engines that are short of CPU take three.
@@ -128,15 +127,12 @@ def _suspect(turn: Turn, book: Casebook) -> Fault | None:
 
 def was_given_up(turn: Turn, book: Casebook) -> bool:
     """Tell whether who read the turn's blocks late had given the read up before: it computed the prompt, and is right."""
-    late = [event.remote_request_id for event in _failures(turn) if event.cause == "suspect_kv"]
+    late = [event.remote_request_id for event in events(turn, "event_failure") if event.cause == "suspect_kv"]
     readers = [book.turns.get(external_id(reader)) for reader in late if reader]
     return bool(readers) and all(
-        reader is not None and any(event.detail == "stalled" for event in _failures(reader)) for reader in readers
+        reader is not None and any(event.detail == "stalled" for event in events(reader, "event_failure"))
+        for reader in readers
     )
-
-
-def _failures(turn: Turn) -> list[KvEvent]:
-    return [mark.data["event"] for mark in turn.marks.get("event_failure", ())]
 
 
 def _declined(turn: Turn, book: Casebook) -> Fault | None:

@@ -217,8 +217,8 @@ def _named_wrapper(text: str) -> _Wrapping | None:
 def _timed_wrapper(text: str) -> _Wrapping | None:
     if match := _CRI.match(text):
         return _Wrapping(match[2], stamp=clock.iso_stamp(match[1]))
-    if match := _SYSLOG.match(text):
-        return _Wrapping(match[7], f"{match[5]} {match[6]}", clock.iso_stamp(match[4]))
+    if wrapping := _syslog_wrapper(text):
+        return wrapping
     match = _TIMESTAMPED.match(text)
     if match is None:
         return None

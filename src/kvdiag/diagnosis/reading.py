@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -76,7 +75,7 @@ def _of_file(
                 empty = False
                 yield len(block), _call(pool, scan, block, felt_s)
             if empty:  # it is told of all the same: whoever named it should know
-                yield 0, partial(scan, b"", felt_s)
+                yield 0, _call(None, scan, b"", felt_s)
             return
         for start in range(0, size, _RANGE):
             stop = min(start + _RANGE, size)

@@ -27,8 +27,6 @@ from kvdiag.diagnosis.uneventful import Uneventful
 from kvdiag.events import KvEvent, TurnRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kvdiag.diagnosis.calm import HitLine
 
 _HEAD: Final = 48 << 10
@@ -79,7 +77,7 @@ def scan(block: bytes, felt_s: float | None = None) -> Scanned:
         record = _record(whole, start, stop) if candidates[0] in _RECORDS else None
         if record is not None and digest.absorb(record):
             continue
-        number += _lines_between(whole, counted, start)
+        number += whole.count(b"\n", counted, start)
         counted = start
         line = number if numbers is None else numbers[number - 1]
         text = _decode(whole[start:stop])
@@ -89,17 +87,12 @@ def scan(block: bytes, felt_s: float | None = None) -> Scanned:
     return Scanned(lines, facts, _accepted(block), dict(origins), digest=digest)
 
 
-def _lines_between(block: bytes, here: int, there: int) -> int:
-    """Return how many lines further on a place is; less than 0 where it is before, as that of a line taken up again is."""
-    return block.count(b"\n", here, there) if there >= here else -block.count(b"\n", there, here)
-
-
-def _worth_reading(block: bytes, digest: Digest) -> Iterator[HitLine]:
-    """Yield the lines to take apart, in their order."""
+def _worth_reading(block: bytes, digest: Digest) -> list[HitLine]:
+    """Return the lines to take apart, in their order."""
     lines = _hit_lines(block)
     if digest.felt_s is not None and (left_out := Uneventful(block, digest).look_at(lines)):
         lines = [line for place, line in enumerate(lines) if place not in left_out]
-    return Skimmer(block, digest).worth_reading(lines)
+    return sorted(Skimmer(block, digest).worth_reading(lines))
 
 
 def _record(block: bytes, start: int, stop: int) -> TurnRecord | KvEvent | None:

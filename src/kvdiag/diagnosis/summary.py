@@ -89,10 +89,7 @@ class Summary:
 
     def _count_outcome(self, turn: Turn, faults: list[Fault], ended: str | None, *, slow: bool) -> None:
         if turn.counted is not None:
-            self._recount(turn.counted, faults)
-            if turn.counted == SENT and not faults and ended in SHOWN:
-                self.sent -= 1
-                self.tally(ended).add("certain", outcome_lines(turn, ended))
+            self._recount(turn, turn.counted, faults, ended)
             return
         sent = is_only_sent(turn)
         if not faults and ended is not None and not sent:
@@ -106,13 +103,17 @@ class Summary:
         self.sent += reused and sent
         self.reused += reused and not sent
 
-    def _recount(self, counted: str, faults: list[Fault]) -> None:
-        """Take a turn back that went well by its router's word, and not by another log's."""
-        if faults:
-            self.sent -= counted == SENT
-            self.reused -= counted == "remote_hit"
-            if counted != SENT:
-                self.tally(counted).turns -= 1
+    def _recount(self, turn: Turn, counted: str, faults: list[Fault], ended: str | None) -> None:
+        """Take a turn back that went well by its router's word, where another log knows better how it ended."""
+        known_better = counted == SENT and ended in SHOWN
+        if not faults and not known_better:
+            return
+        self.sent -= counted == SENT
+        self.reused -= counted == "remote_hit"
+        if counted != SENT:
+            self.tally(counted).turns -= 1
+        if not faults and ended is not None:
+            self.tally(ended).add("certain", outcome_lines(turn, ended))
 
     def _count_faults(self, turn: Turn, faults: list[Fault], baseline: Baseline, *, slow: bool) -> None:
         for fault in faults:
