@@ -17,6 +17,7 @@ from benchmarks.soak.account import Account, turn_log_lines
 from benchmarks.soak.watch import Course, counted, objects, resident_mib
 
 from kvdiag.diagnosis.casebook import MAX_TURNS
+from kvdiag.errors import UnavailableError
 from kvdiag.localstack.process import HOST, Service, free_port, get
 
 if TYPE_CHECKING:
@@ -73,7 +74,16 @@ class MockRig:
             self._start(service, unwind)
         self.turn_log.touch()
         self._start(self.exporter, unwind)
+        self._await_counting()
         get(self.decode, "/_set?chunks=5&delay_ms=20")
+
+    def _await_counting(self) -> None:
+        """Wait for the exporter's word: it serves metrics a moment before it counts, and skips what came until then."""
+        deadline = time.monotonic() + 60
+        while "metrics on" not in self.exporter.log.read_text():
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"the exporter did not begin to count; read {self.exporter.log}")
+            time.sleep(0.05)
 
     @staticmethod
     def _start(service: Service, unwind: ExitStack) -> None:
